@@ -179,6 +179,16 @@ impl Member {
         self.state.returned.store(time, Ordering::Relaxed);
     }
 
+    /// Notes a response.
+    pub(crate) fn note_success(&self, now: u64) {
+        let mut health = self.health();
+        if health.is_ejected(now) {
+            // A request that was in progress, or one that no other server could answer.
+            self.return_at(now);
+        }
+        health.note_success();
+    }
+
     /// Counts a request that got no connection within its limits.
     pub(crate) fn note_refused(&self) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);

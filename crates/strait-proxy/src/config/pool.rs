@@ -202,15 +202,6 @@ impl ServerPool {
         }
     }
 
-    pub(crate) fn note_success(&self, member: &Member, now: u64) {
-        let mut health = member.health();
-        if health.is_ejected(now) {
-            // A request that was in progress, or one that no other server could answer.
-            member.return_at(now);
-        }
-        health.note_success();
-    }
-
     /// Counts the failure of a request that could not be repeated at another server, unless its
     /// client is the likely reason.
     pub(crate) fn note_unrepeated_failure(&self, member: &Member, client: IpAddr, now: u64) {
@@ -223,7 +214,7 @@ impl ServerPool {
             // The series of failures at the other server ends, and an ejection by it.
             Charge::Client(Some(other)) => {
                 if let Some(other) = self.members().iter().find(|it| it.id == other) {
-                    self.note_success(other, now);
+                    other.note_success(now);
                 }
             }
             Charge::Client(None) => {}
@@ -272,6 +263,7 @@ fn members(entries: &[Entry], sticky: Option<&Sticky>, before: &[Arc<Member>]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::entry::{Target, of_addresses, of_targets};
     use crate::config::member::Load;
 
     fn pool(servers: u16) -> ServerPool {
@@ -371,7 +363,7 @@ mod tests {
         assert_eq!(shares(&pool, 2009), [200, 0]);
         grows(&pool, 2010);
         (0..3).for_each(|_| fail(&pool, 1, 4000));
-        pool.note_success(&pool.members()[1], 4005);
+        pool.members()[1].note_success(4005);
         grows(&pool, 4005);
     }
 
@@ -391,6 +383,117 @@ mod tests {
         later.sort_unstable();
         assert_eq!(later, [0, 0, 0, 1, 1, 1, 2, 2, 2]);
         assert_eq!(choose(&pool, 100, &[0, 1, 2]), None);
+    }
+
+    /// Pool of a name and a server.
+    fn named(slow_start: u64) -> ServerPool {
+        let options = MemberOptions { weight: 2, ..MemberOptions::default() };
+        let name = Entry::new(Server::tcp("a.example", 80, false), options);
+        let other = Entry::new(Server::tcp("10.0.0.1", 80, false), MemberOptions::default());
+        ServerPool::new(Some("p"), &edge::Pool { slow_start, ..edge::Pool::default() }, vec![name, other])
+    }
+
+    fn locate(pool: &ServerPool, addresses: &[u8], now: u64) {
+        let addresses: Vec<_> = addresses.iter().map(|last| IpAddr::from([192, 0, 2, *last])).collect();
+        pool.locate(0, of_addresses(&addresses, 80, SERVERS_MAX), now);
+    }
+
+    fn texts(pool: &ServerPool) -> Vec<String> {
+        pool.members().iter().map(|member| member.server.to_string()).collect()
+    }
+
+    #[test]
+    fn each_address_of_a_name_is_a_server_with_its_options() {
+        let pool = named(0);
+        assert_eq!(texts(&pool), ["a.example:80", "10.0.0.1:80"]);
+        locate(&pool, &[2, 1], 100);
+        assert_eq!(texts(&pool), ["a.example:80@192.0.2.1", "a.example:80@192.0.2.2", "10.0.0.1:80"]);
+        assert_eq!(shares(&pool, 100), [120, 120, 60]);
+        locate(&pool, &[], 100);
+        assert_eq!(texts(&pool), ["a.example:80", "10.0.0.1:80"]);
+    }
+
+    #[test]
+    fn address_that_stays_keeps_its_state_and_one_that_leaves_gets_no_more_requests() {
+        let pool = named(0);
+        locate(&pool, &[1, 2], 100);
+        let before = pool.members();
+        let load = Load::on(&before[0]);
+        (0..3).for_each(|_| fail(&pool, 1, 100));
+        locate(&pool, &[2, 3], 100);
+        let after = pool.members();
+        assert!(Arc::ptr_eq(&before[1], &after[0]) && after[0].is_ejected(101));
+        assert!(before[0].is_gone() && load.is_last() && !after[1].is_gone());
+        // A failure after it has left ejects no other.
+        (0..9).for_each(|_| pool.note_failure(&before[0], 100));
+        assert!(!after[1].is_ejected(101));
+        // The same records change nothing.
+        locate(&pool, &[2, 3], 100);
+        assert!(after.iter().zip(pool.members().iter()).all(|(one, other)| Arc::ptr_eq(one, other)));
+        // An address that comes back is a new server.
+        locate(&pool, &[1], 100);
+        assert!(!pool.members()[0].is_same(&before[0]) && !pool.members()[0].is_gone());
+    }
+
+    #[test]
+    fn address_that_joins_gets_its_share_slowly_unless_it_is_among_the_first() {
+        let pool = named(40);
+        locate(&pool, &[1], 100);
+        assert_eq!(shares(&pool, 100), [134, 66]);
+        locate(&pool, &[1, 2], 200);
+        assert!(shares(&pool, 200)[1] < 5 && shares(&pool, 240)[1] == 120);
+    }
+
+    #[test]
+    fn weight_of_a_record_changes_and_the_state_stays() {
+        let service = Server::service("srv://_http._tcp.example.org").unwrap().unwrap();
+        let entries = vec![Entry::new(service, MemberOptions::default())];
+        let pool = ServerPool::new(Some("p"), &edge::Pool::default(), entries);
+        let record = |priority, weight, last| Target {
+            priority,
+            weight,
+            port: 80,
+            addresses: vec![[192, 0, 2, last].into()],
+        };
+        let locate = |records: &[Target]| pool.locate(0, of_targets(records, SERVERS_MAX), 100);
+        locate(&[record(1, 1, 1), record(1, 3, 2), record(2, 1, 3)]);
+        assert_eq!(shares(&pool, 100), [75, 225, 0]);
+        let before = pool.members();
+        locate(&[record(1, 1, 1), record(1, 1, 2), record(1, 1, 3)]);
+        assert_eq!(shares(&pool, 100), [100, 100, 100]);
+        let after = pool.members();
+        assert!(before.iter().zip(after.iter()).all(|(one, other)| one.is_same(other) && !one.is_gone()));
+        // A priority is used once no server of a lower one is available.
+        locate(&[record(1, 1, 1), record(2, 1, 2), record(3, 1, 3)]);
+        (0..3).for_each(|_| fail(&pool, 0, 100));
+        assert_eq!(shares(&pool, 101), [0, 300, 0]);
+        (0..3).for_each(|_| fail(&pool, 1, 101));
+        assert_eq!(shares(&pool, 102), [0, 0, 300]);
+    }
+
+    #[test]
+    fn pool_has_a_limited_number_of_servers() {
+        let name = |host: &str| Entry::new(Server::tcp(host, 80, false), MemberOptions::default());
+        let pool =
+            ServerPool::new(Some("p"), &edge::Pool::default(), vec![name("a.example"), name("b.example")]);
+        let all: Vec<_> = (0..=255).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+        pool.locate(0, of_addresses(&all, 80, SERVERS_MAX), 100);
+        pool.locate(1, of_addresses(&all, 80, SERVERS_MAX), 100);
+        assert_eq!(pool.members().len(), SERVERS_MAX);
+    }
+
+    #[test]
+    fn addresses_survive_a_reload() {
+        let before = named(0);
+        locate(&before, &[1, 2], 100);
+        (0..3).for_each(|_| fail(&before, 0, 100));
+        before.drain("a.example:80", true, 100);
+        let mut after = named(0);
+        after.take_over(&before);
+        assert_eq!(texts(&after), texts(&before));
+        assert!(after.members()[0].is_ejected(101) && after.members()[1].is_drained());
+        locate(&after, &[3], 100);
+        assert!(after.members()[0].is_drained() && !after.members()[1].is_drained());
     }
 
     #[test]

@@ -219,17 +219,17 @@ impl Memory {
 mod tests {
     use super::*;
 
-    fn found(last: u8) -> Result<Found, LookupError> {
+    fn found(last: u8) -> Found {
         let located = of_addresses(&[[192, 0, 2, last].into()], 80, SERVERS_MAX);
-        Ok(Found { located, ttl: Duration::from_secs(5) })
+        Found { located, ttl: Duration::from_secs(5) }
     }
 
-    fn none() -> Result<Found, LookupError> {
-        Err(LookupError::None { ttl: Duration::from_secs(7) })
+    fn none() -> LookupError {
+        LookupError::None { ttl: Duration::from_secs(7) }
     }
 
-    fn failed() -> Result<Found, LookupError> {
-        Err(LookupError::Failed("no answer".into()))
+    fn failed() -> LookupError {
+        LookupError::Failed("no answer".into())
     }
 
     /// Returns the number of servers to use, if they may be others, and the seconds until the next
@@ -262,24 +262,24 @@ mod tests {
     #[test]
     fn servers_stay_while_no_dns_server_answers() {
         let (mut memory, now) = (Memory::default(), Instant::now());
-        assert_eq!(judge(&mut memory, found(1), now), (Some(1), 5));
+        assert_eq!(judge(&mut memory, Ok(found(1)), now), (Some(1), 5));
         for next in [1, 2, 4, 8, 16, 30, 30] {
-            assert_eq!(judge(&mut memory, failed(), now + NONE_AFTER * 100), (None, next));
+            assert_eq!(judge(&mut memory, Err(failed()), now + NONE_AFTER * 100), (None, next));
         }
-        assert_eq!(judge(&mut memory, found(1), now), (Some(1), 5));
-        assert_eq!(judge(&mut memory, failed(), now), (None, 1));
+        assert_eq!(judge(&mut memory, Ok(found(1)), now), (Some(1), 5));
+        assert_eq!(judge(&mut memory, Err(failed()), now), (None, 1));
     }
 
     #[test]
     fn servers_stay_for_a_while_after_an_answer_without_any() {
         let (mut memory, now) = (Memory::default(), Instant::now());
-        assert_eq!(judge(&mut memory, none(), now), (Some(0), 7), "there were none");
-        assert_eq!(judge(&mut memory, found(1), now), (Some(1), 5));
-        assert_eq!(judge(&mut memory, none(), now), (None, 7));
-        assert_eq!(judge(&mut memory, failed(), now + NONE_AFTER), (None, 1));
-        assert_eq!(judge(&mut memory, none(), now + NONE_AFTER / 2), (None, 7));
-        assert_eq!(judge(&mut memory, found(1), now), (Some(1), 5), "the answers were wrong");
-        assert_eq!(judge(&mut memory, none(), now + NONE_AFTER), (None, 7));
-        assert_eq!(judge(&mut memory, none(), now + NONE_AFTER * 2), (Some(0), 7));
+        assert_eq!(judge(&mut memory, Err(none()), now), (Some(0), 7), "there were none");
+        assert_eq!(judge(&mut memory, Ok(found(1)), now), (Some(1), 5));
+        assert_eq!(judge(&mut memory, Err(none()), now), (None, 7));
+        assert_eq!(judge(&mut memory, Err(failed()), now + NONE_AFTER), (None, 1));
+        assert_eq!(judge(&mut memory, Err(none()), now + NONE_AFTER / 2), (None, 7));
+        assert_eq!(judge(&mut memory, Ok(found(1)), now), (Some(1), 5), "the answers were wrong");
+        assert_eq!(judge(&mut memory, Err(none()), now + NONE_AFTER), (None, 7));
+        assert_eq!(judge(&mut memory, Err(none()), now + NONE_AFTER * 2), (Some(0), 7));
     }
 }

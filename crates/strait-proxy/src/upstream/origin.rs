@@ -171,7 +171,7 @@ impl Origin {
     pub(crate) fn note_success(&mut self, now: u64) {
         if let Some(choice) = &mut self.choice {
             choice.count_suspect(now);
-            choice.pool.note_success(&choice.member, now);
+            choice.member.note_success(now);
         }
     }
 
@@ -182,7 +182,8 @@ impl Origin {
         let error = &failure.error;
         if error.is_of_server() && (error.is_unreachable() || !failure.was_sent) {
             choice.pool.note_failure(&choice.member, now);
-            choice.note_unreachable();
+            choice.member.entry.doubt();
+            choice.note_sibling(error);
         } else if error.is_of_server() && failure.may_repeat {
             choice.suspect(error);
         } else if error.is_of_server() {
@@ -208,20 +209,19 @@ impl Choice {
     /// Notes a failure after the request was sent.
     fn suspect(&mut self, error: &OriginError) {
         let kind = discriminant(error);
-        match &mut self.suspect {
-            Some(first) => first.is_excused |= first.kind == kind,
-            None => {
-                let member = self.member.clone();
-                self.suspect = Some(Suspect { member, kind, is_excused: false });
-            }
+        if let Some(first) = &mut self.suspect {
+            first.is_excused |= first.kind == kind;
+        } else {
+            let member = self.member.clone();
+            self.suspect = Some(Suspect { member, kind, is_excused: false });
         }
     }
 
-    /// Notes that no connection was possible: the name may have other addresses by now.
-    fn note_unreachable(&mut self) {
-        self.member.entry.doubt();
-        let is_sibling = self.member.server.is_at_address() && self.siblings < SIBLINGS_MAX;
-        self.siblings += usize::from(is_sibling);
+    /// Notes that an address of a name has refused a connection, which is no attempt. One that does
+    /// not answer is: waiting for several would take too long.
+    fn note_sibling(&mut self, error: &OriginError) {
+        let is_refused = error.is_unreachable() && self.member.server.is_at_address();
+        self.siblings += usize::from(is_refused && self.siblings < SIBLINGS_MAX);
     }
 
     /// Counts the first failure after the request was sent, unless another server has failed in the

@@ -18,7 +18,7 @@ fn servers<const N: usize>(addresses: [&str; N]) -> [Server; N] {
         let first = Server::at(addresses[0], 0);
         let port = first.port();
         let is_free = |address: &&str| std::net::TcpListener::bind((*address, port)).is_ok();
-        addresses[1..].iter().all(|address| is_free(&address)).then_some((first, port))
+        addresses[1..].iter().all(is_free).then_some((first, port))
     };
     let (first, port) = std::iter::repeat_with(start).take(100).flatten().next().unwrap();
     let mut first = Some(first);
@@ -202,6 +202,69 @@ fn reload_keeps_addresses_and_counters() {
     dns.become_fault(Fault::None);
     dns.set(addresses("app.test", 1, &["127.0.0.9"]));
     await_addresses(&rig, &["127.0.0.9"]);
+}
+
+#[test]
+fn reload_changes_the_dns_server() {
+    let (dns, other) = (DnsServer::start(), DnsServer::start());
+    let [a, _b] = servers(["127.0.0.2", "127.0.0.3"]);
+    dns.set(addresses("app.test", 3600, &["127.0.0.2"]));
+    other.set(addresses("app.test", 3600, &["127.0.0.3"]));
+    let config = |dns: &DnsServer, kind: &str| {
+        let toml = format!("workers = 1\nlisten = [\"127.0.0.1:0\"]\n{kind}\n{}", dns.section());
+        Config::from_toml(&toml).unwrap()
+    };
+    for kind in
+        [format!("origin = \"http://app.test:{}\"", a.port()), "access.reach = [\"127.0.0.0/8\"]".to_owned()]
+    {
+        let mut proxy = Proxy::start(&config(&dns, &kind), Clock::fixed(1_700_000_000)).unwrap();
+        let get = |proxy: &Proxy| {
+            let mut client = Client::to(proxy.address());
+            let is_forward = kind.starts_with("access");
+            let host = format!("app.test:{}", a.port());
+            let begin = if is_forward { format!("http://{host}") } else { String::new() };
+            client.send(format!("GET {begin}/x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+            client.answer().unwrap().field("x-server").unwrap_or_default().to_owned()
+        };
+        assert_eq!(get(&proxy), "127.0.0.2", "{kind}");
+        assert!(proxy.reload(&config(&other, &kind)).unwrap().is_empty());
+        a.become_mode(Mode::Reset);
+        assert!(wait_until(LIMIT, || get(&proxy) == "127.0.0.3"), "{kind}");
+        a.become_mode(Mode::Answer);
+    }
+}
+
+#[test]
+fn each_address_has_the_maximum_of_connections() {
+    let dns = DnsServer::start();
+    let [a, b] = servers(["127.0.0.2", "127.0.0.3"]);
+    dns.set(addresses("app.test", 1, &["127.0.0.2"]));
+    let rest = format!("limits.origin_connections_per_client = 0\n{}", dns.section());
+    let text = format!("app.test:{} connections=1", a.port());
+    let rig = Rig::of(&[&text], "queue = 1\nqueue_timeout = 600", &rest);
+    await_addresses(&rig, &["127.0.0.2"]);
+    dns.set(addresses("app.test", 1, &["127.0.0.2", "127.0.0.3"]));
+    await_addresses(&rig, &["127.0.0.2", "127.0.0.3"]);
+    a.become_mode(Mode::Hold);
+    b.become_mode(Mode::Hold);
+    let waiting = || {
+        let servers = rig.admin_status()["servers"].clone();
+        [0, 1].map(|at| servers[at]["waiting"].as_u64().unwrap())
+    };
+    let mut clients: Vec<_> = (0..4).map(|_| rig.client()).collect();
+    for (client, asked) in clients.iter_mut().zip([1, 2, 2, 2]) {
+        client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(wait_until(LIMIT, || a.asked() + b.asked() == asked));
+    }
+    assert!(wait_until(LIMIT, || waiting() == [1, 1]), "{:?}", waiting());
+    // Both queues are full.
+    assert_eq!(rig.client().get("/x").status(), 503);
+    a.become_mode(Mode::Answer);
+    b.become_mode(Mode::Answer);
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    assert_eq!((a.asked(), b.asked()), (2, 2));
 }
 
 #[test]

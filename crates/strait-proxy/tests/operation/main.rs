@@ -13,6 +13,7 @@ mod damage;
 mod dns;
 mod dns_faults;
 mod dns_rig;
+mod dns_tls;
 mod files;
 mod fills;
 mod headers;

@@ -345,3 +345,111 @@ fn has_route(address: IpAddr) -> bool {
     let connected: io::Result<()> = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect((address, 9)));
     connected.is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::config::file;
+
+    fn settings(servers: &[&str]) -> Settings {
+        let servers = servers.iter().map(|text| (*text).to_owned()).collect();
+        Settings::new(&file::Dns { servers, ..file::Dns::default() }).unwrap()
+    }
+
+    fn system(resolv: &str, hosts: &str) -> System {
+        let mut read = Hosts::default();
+        read.read_hosts_conf(hosts.as_bytes()).unwrap();
+        System::new(&settings(&[]), resolv.as_bytes(), read).unwrap()
+    }
+
+    /// Returns the names that are looked up in this order, if there are no records.
+    async fn names(resolv: &str, host: &str) -> Vec<String> {
+        let names = RefCell::new(Vec::new());
+        let lookup = async |name: Name| {
+            names.borrow_mut().push(name.to_ascii());
+            Err::<Answer<IpAddr>, _>(LookupError::None { ttl: Duration::from_secs(9) })
+        };
+        let system = system(resolv, "");
+        let result = system.search(host, host.ends_with('.'), lookup).await;
+        assert_eq!(result, Err(LookupError::None { ttl: Duration::from_secs(9) }));
+        names.into_inner()
+    }
+
+    #[tokio::test]
+    async fn search_domains_apply_as_resolv_conf_says() {
+        let domains = "nameserver 192.0.2.1\nsearch one.test two.test\n";
+        assert_eq!(names(domains, "app").await, ["app.one.test.", "app.two.test.", "app."]);
+        assert_eq!(names(domains, "app.x").await, ["app.x.", "app.x.one.test.", "app.x.two.test."]);
+        assert_eq!(names(domains, "app.x.").await, ["app.x."]);
+        let dots = format!("{domains}options ndots:2\n");
+        assert_eq!(names(&dots, "app.x").await, ["app.x.one.test.", "app.x.two.test.", "app.x."]);
+        assert_eq!(names(&dots, "a.b.x").await[0], "a.b.x.");
+        let domain = "nameserver 192.0.2.1\ndomain one.test\n";
+        assert_eq!(names(domain, "app").await, ["app.one.test.", "app."]);
+        let many = format!("nameserver 192.0.2.1\nsearch {}\n", "x.test ".repeat(100));
+        assert!(names(&many, "app").await.len() <= SEARCH_MAX + 1);
+    }
+
+    #[tokio::test]
+    async fn search_ends_with_the_first_records_and_with_a_failure() {
+        let system = system("nameserver 192.0.2.1\nsearch one.test two.test\n", "");
+        for result in [
+            Ok(Answer { records: vec![IpAddr::from([192, 0, 2, 7])], ttl: Duration::ZERO, missing: None }),
+            Err(LookupError::Failed("no answer".into())),
+        ] {
+            let count = RefCell::new(0);
+            let lookup = async |name: Name| {
+                *count.borrow_mut() += 1;
+                let is_second = name.to_ascii() == "app.two.test.";
+                if is_second { result.clone() } else { Err(LookupError::None { ttl: Duration::ZERO }) }
+            };
+            assert_eq!((system.search("app", false, lookup).await, *count.borrow()), (result.clone(), 2));
+        }
+        let none = async |_: Name| Err::<Answer<IpAddr>, _>(LookupError::None { ttl: Duration::ZERO });
+        assert!(matches!(system.search("a..b", false, none).await, Err(LookupError::Failed(_))), "no name");
+    }
+
+    #[test]
+    fn file_without_servers_or_with_garbage_is_usable() {
+        let long = "x".repeat(100_000);
+        for resolv in [
+            "",
+            "# nothing\n",
+            "nameserver\n",
+            "search a b\noptions timeout:0 attempts:0\n",
+            "\0\u{1}what",
+            &long,
+        ] {
+            let system = system(resolv, "");
+            let options = system.resolver.options();
+            assert!(options.timeout >= Duration::from_secs(1) && options.attempts >= 1, "{resolv:.40}");
+        }
+    }
+
+    #[test]
+    fn name_in_the_hosts_has_the_addresses_that_are_there() {
+        let system = system(
+            "",
+            "192.0.2.1 a.example b.example # c.example\n2001:db8::1 A.Example\n192.0.2.2 a.example\n",
+        );
+        let of = |host| system.hosts(host).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(of("A.example."), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
+        assert_eq!(of("b.example"), ["192.0.2.1"]);
+        assert!(of("c.example").is_empty() && of("a b").is_empty());
+    }
+
+    #[test]
+    fn address_without_a_route_is_left_out() {
+        let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+        let reserved: IpAddr = "255.255.255.255".parse().unwrap();
+        assert!(has_route(loopback));
+        let kept = reachable(vec![reserved, loopback]);
+        assert!(kept.contains(&loopback) && (kept.len() == 1) != has_route(reserved));
+        assert_eq!(reachable(vec![reserved]), [reserved], "all stay if none has a route");
+        let many: Vec<IpAddr> =
+            (0..1000_u32).map(|at| std::net::Ipv4Addr::from(0x7f00_0001 + at).into()).collect();
+        assert_eq!(reachable(many).len(), ADDRESSES_MAX);
+    }
+}
