@@ -100,12 +100,9 @@ impl EntryState {
         self.located.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the servers of the name, sorted. Returns true if they are others than before.
-    pub(super) fn locate(&self, located: Vec<Located>) -> bool {
-        let mut own = self.located();
-        let differs = *own != located;
-        *own = located;
-        differs
+    /// Sets the servers of the name, sorted.
+    pub(super) fn locate(&self, located: Vec<Located>) {
+        *self.located() = located;
     }
 
     /// Returns the addresses of its servers.

@@ -146,9 +146,9 @@ impl Member {
         }
     }
 
-    /// Notes that its name no longer has its address.
-    pub(super) fn leave(&self) {
-        self.state.is_gone.store(true, Ordering::Relaxed);
+    /// Notes if its name has its address.
+    pub(super) fn set_gone(&self, is_gone: bool) {
+        self.state.is_gone.store(is_gone, Ordering::Relaxed);
     }
 
     /// Returns true if its name no longer has its address.

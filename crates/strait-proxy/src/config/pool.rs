@@ -112,21 +112,33 @@ impl ServerPool {
 
     /// Sets the servers of the entry at a position. Requests in progress stay at their servers. A
     /// new one gets its share of requests slowly from `now` on, unless the name had none before.
-    pub(crate) fn locate(&self, at: usize, located: Vec<Located>, now: u64) {
-        let Some(entry) = self.entries.get(at) else { return };
-        let had_none = entry.state.addresses().is_empty();
-        if !entry.state.locate(located) {
-            return;
-        }
+    /// Returns true if the servers of the pool have changed.
+    pub(crate) fn locate(&self, at: usize, located: Vec<Located>, now: u64) -> bool {
+        let Some(entry) = self.entries.get(at) else { return false };
+        entry.state.locate(located);
         let mut own = self.members.write().unwrap_or_else(PoisonError::into_inner);
         let before = own.clone();
-        *own = members(&self.entries, self.sticky.as_ref(), &before);
+        let after = members(&self.entries, self.sticky.as_ref(), &before);
+        let is_of_entry = |member: &Member| Arc::ptr_eq(&member.entry, &entry.state);
+        let had_some = before.iter().any(|member| is_of_entry(member) && member.server.is_at_address());
         let is_in = |all: &Members, member: &Member| all.iter().any(|other| other.is_same(member));
-        for member in own.iter().filter(|member| !had_none && !is_in(&before, member)) {
-            member.return_at(now);
+        for member in &*after {
+            // A task from before a reload may have noted that it is gone.
+            member.set_gone(false);
+            if had_some && !is_in(&before, member) {
+                member.return_at(now);
+            }
         }
-        before.iter().filter(|member| !is_in(&own, member)).for_each(|member| member.leave());
-        self.changed.notify_one();
+        before.iter().filter(|member| !is_in(&after, member)).for_each(|member| member.set_gone(true));
+        let has_changed = before.len() != after.len() || {
+            let mut pairs = before.iter().zip(&*after);
+            pairs.any(|(one, other)| !Arc::ptr_eq(one, other))
+        };
+        if has_changed {
+            *own = after;
+            self.changed.notify_one();
+        }
+        has_changed
     }
 
     /// Waits until the servers have changed since the last call; for one task.

@@ -73,8 +73,7 @@ impl Names {
             let found = self.look_up(&entry.server, &mut memory).await;
             let error = found.as_ref().err().map(ToString::to_string);
             let (located, next) = memory.judge(found, Instant::now());
-            if let Some(located) = located {
-                pool.locate(at, located, self.clock.now());
+            if located.is_some_and(|located| pool.locate(at, located, self.clock.now())) {
                 // Servers may have a maximum of connections. The few requests before this count
                 // among it as well.
                 self.gates.limit_servers(self.settings.server_limits());

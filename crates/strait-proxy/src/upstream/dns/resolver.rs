@@ -272,7 +272,10 @@ impl System {
 
     /// Looks up an absolute name.
     async fn lookup(&self, name: Name, kind: RecordType) -> Result<Lookup> {
-        let found = self.resolver.lookup(name, kind).await.map_err(|error| match error {
+        // A task of its own: a defect in the decoding of a response must not end its caller.
+        let resolver = self.resolver.clone();
+        let found = tokio::spawn(async move { resolver.lookup(name, kind).await }).await;
+        let found = found.map_err(|error| failed(&error))?.map_err(|error| match error {
             NetError::Dns(DnsError::NoRecordsFound(none)) => {
                 let ttl = none.negative_ttl.map_or(NONE_FOR.0, |ttl| Duration::from_secs(ttl.into()));
                 LookupError::None { ttl: ttl.clamp(NONE_FOR.0, NONE_FOR.1) }
