@@ -1,5 +1,5 @@
 //! Line of a pool's `servers`: a server, a name with an address for each of its servers, or a
-//! service whose SRV records name them (RFC 2782).
+//! service with SRV records for them (RFC 2782).
 //!
 //! [`crate::config::pool`] makes members from entries. The addresses are found by `server::names`.
 

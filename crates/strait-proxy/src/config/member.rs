@@ -6,11 +6,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::config::balance::Candidate;
 use crate::config::entry::EntryState;
 use crate::config::health::{Checked, Health, slow_start_percent};
-use crate::config::pool::Queue;
 use crate::config::server::Server;
 
 /// Server of a pool.
@@ -44,6 +44,15 @@ impl Default for MemberOptions {
     fn default() -> Self {
         Self { weight: 1, is_backup: false, connections: None }
     }
+}
+
+/// Queue of the requests that wait for a connection to a server with a maximum of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    /// Maximum of waiting requests.
+    pub(crate) waiters: usize,
+    /// Time that each of them waits.
+    pub(crate) patience: Duration,
 }
 
 /// Order in which servers are chosen: one with the least rank. The first difference counts, so an

@@ -1,7 +1,7 @@
 //! Pools of servers that answer the same requests.
 //!
-//! `sites` makes them, `server::names` tells them the addresses of names, [`crate::upstream`]
-//! chooses servers and notes their failures.
+//! `sites` makes them, `server::names` sets the addresses of names, [`crate::upstream`] chooses
+//! servers and notes their failures.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::config::balance::{Candidate, choose};
 use crate::config::edge::{self, Balance, Check};
 use crate::config::entry::{Entry, Located};
 use crate::config::health::EjectionRules;
-use crate::config::member::{Member, MemberOptions, Pressure};
+use crate::config::member::{Member, MemberOptions, Pressure, Queue};
 use crate::config::server::Server;
 use crate::config::sticky::Sticky;
 use crate::config::suspects::{Charge, Suspects};
@@ -52,15 +52,6 @@ pub(crate) struct ServerPool {
 
 /// Servers of a pool at one moment; never empty.
 pub(crate) type Members = Arc<[Arc<Member>]>;
-
-/// Queue of the requests that wait for a connection to a server with a maximum of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
-    /// Maximum of waiting requests.
-    pub(crate) waiters: usize,
-    /// Time that each of them waits.
-    pub(crate) patience: Duration,
-}
 
 impl ServerPool {
     /// Returns the pool of one server that has no name.
@@ -178,8 +169,8 @@ impl ServerPool {
         Some(own.availability(now)) == best && own.pressure(self.queue) != Pressure::IsFull
     }
 
-    /// Takes a server, or all servers of a name, out, or back in from `now` on. Returns false if the
-    /// pool has no such server or name.
+    /// Takes a server, or all servers of a name, out, or back in from `now` on. Returns false if
+    /// the pool has no such server or name.
     pub(crate) fn drain(&self, server: &str, is_drained: bool, now: u64) -> bool {
         let named = self.entries.iter().find(|entry| entry.server.to_string() == server);
         if let Some(entry) = named {

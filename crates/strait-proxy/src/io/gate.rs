@@ -347,7 +347,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::config::pool::Queue;
+    use crate::config::member::Queue;
 
     fn limits(origin: usize) -> GateLimits {
         GateLimits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1, passwords: 1 }

@@ -1,5 +1,5 @@
-//! Active checks of servers, on a thread that they share with [`crate::server::names`]: a server that
-//! fails them gets no requests until it passes them again.
+//! Active checks of servers, on a thread that they share with [`crate::server::names`]: a server
+//! that fails them gets no requests until it passes them again.
 //!
 //! A check is a connection, or a GET and a response with the expected status. Each server is
 //! checked by a task of its own, so that one that hangs does not delay the others.
@@ -54,7 +54,7 @@ pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>, gates: &Arc<Gate
     });
 }
 
-/// Begins a task for each pool whose servers are checked.
+/// Begins a task for each pool with active checks.
 fn begin(settings: &Arc<Settings>, dns: &Rc<Dns>, clock: &Clock, tasks: &mut JoinSet<()>) {
     for pool in settings.sites.iter().flat_map(|sites| &sites.pools) {
         let Some(check) = &pool.check else { continue };

@@ -176,8 +176,8 @@ impl Memory {
         Self { has_servers, addresses: of_name.into_iter().collect(), ..Self::default() }
     }
 
-    /// Notes the addresses of a host, and returns their lifetime. A host that is not answered, and a
-    /// family of addresses that is not, keeps the ones that it had.
+    /// Notes the addresses of a host, and returns their lifetime. A host that is not answered, and
+    /// a family of addresses that is not, keeps the ones that it had.
     fn note(&mut self, host: &str, answer: Addresses) -> Result<Duration, LookupError> {
         if let Err(LookupError::None { .. }) = &answer {
             self.addresses.remove(host);
@@ -189,8 +189,8 @@ impl Memory {
         Ok(ttl)
     }
 
-    /// Decides about the result of a lookup at `now`. Returns the servers to use from now on if they
-    /// may be others, and the time until the next lookup.
+    /// Decides about the result of a lookup at `now`. Returns the servers to use from now on if
+    /// they may be others, and the time until the next lookup.
     fn judge(&mut self, found: Result<Found, LookupError>, now: Instant) -> (Option<Vec<Located>>, Duration) {
         self.failed =
             if matches!(found, Err(LookupError::Failed(_))) { self.failed.saturating_add(1) } else { 0 };

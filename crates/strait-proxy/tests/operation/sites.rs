@@ -440,6 +440,10 @@ respond = { headers = { Content-Length = "1" } }
     ] {
         assert!(error.lines().any(|line| line.contains(expected)), "{expected}:\n{error}");
     }
+}
+
+#[test]
+fn wrong_origins_and_pools_are_reported() {
     for (toml, expected) in [
         ("origin = \"http://a\"\npool.a.servers = [\"a:1\"]", "origin: [[site]] and [pool.NAME]"),
         ("pool.a.servers = [\"a:1\"]", "pool: there is no [[site]]"),

@@ -3,8 +3,8 @@
 //!
 //! The number of concurrent lookups is limited. An old result is used while a new one is awaited or
 //! not available (RFC 8767), but not after a server has answered that there is no such name. A
-//! cached address grants no access: each connection checks `access.reach` again, so that a name with
-//! changing addresses (DNS rebinding) gains nothing.
+//! cached address grants no access: each connection checks `access.reach` again, so that a name
+//! with changing addresses (DNS rebinding) gains nothing.
 
 pub(crate) mod resolver;
 
@@ -31,7 +31,7 @@ const AWAITED_FOR: Duration = Duration::from_mins(10);
 const UNANSWERED_FOR: Duration = Duration::from_hours(24);
 /// Time that a request waits for new addresses before it uses old ones (RFC 8767, section 5).
 const ANSWER_WAIT: Duration = Duration::from_millis(1800);
-/// Time that a request waits for a lookup if there are no old addresses. Callers have a shorter one.
+/// Time that a request waits for a lookup without old addresses. Callers have a shorter one.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 /// Time for which a failed lookup is kept, and for which unreachable addresses are not looked up
 /// again.

@@ -1,9 +1,9 @@
 //! Lookups by DNS, /etc/hosts and the search domains of /etc/resolv.conf, as getaddrinfo(3) does
 //! them, without a thread and with the lifetimes of the records.
 //!
-//! hickory-resolver sends the queries. It is given absolute names and no cache: the search list, the
-//! hosts and what to do if only one address family is answered are decided here. Both files are read
-//! again after they have changed.
+//! hickory-resolver sends the queries. It is given absolute names and no cache: the search list,
+//! the hosts, and answers for one address family alone are decided here. Both files are read again
+//! after they have changed.
 
 use std::fs::Metadata;
 use std::io;
@@ -32,8 +32,8 @@ use crate::config::pool::SERVERS_MAX;
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// Time for which addresses without a lifetime are used: those in /etc/hosts.
 const HOSTS_FOR: Duration = Duration::from_secs(30);
-/// Bounds of the time for which the absence of records is used; the first one if the response has no
-/// SOA record (RFC 2308, section 5).
+/// Bounds of the time for which the absence of records is used; the first one if the response has
+/// no SOA record (RFC 2308, section 5).
 const NONE_FOR: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Maximum of search domains (glibc had this limit up to 2.25).
 const SEARCH_MAX: usize = 6;
@@ -66,7 +66,7 @@ struct System {
 pub(crate) struct Answer<T> {
     pub(crate) records: Vec<T>,
     pub(crate) ttl: Duration,
-    /// Family of addresses whose lookup failed; the records are of the other one.
+    /// Family that was not answered; the records are of the other one.
     pub(crate) missing: Option<Family>,
 }
 
