@@ -29,8 +29,6 @@ pub(super) fn text(
     out.sample("", &[], shared.fills.count());
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
-    }
-    if !names.is_empty() {
         names::metrics(&mut out, names);
     }
     guards::metrics(&mut out, guards);

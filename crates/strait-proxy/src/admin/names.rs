@@ -46,11 +46,11 @@ type Number = fn(&NameStatus) -> u64;
 /// Writes the metrics of names.
 pub(super) fn metrics(out: &mut Text, names: &[NameStatus]) {
     let families: [(&str, &str, &str, Number); 3] = [
-        ("lookups_total", "counter", "Lookups of a name of a pool that have ended.", |name| name.lookups),
-        ("lookup_failures_total", "counter", "Lookups of a name of a pool without an answer.", |name| {
+        ("lookups_total", "counter", "Lookups that have ended, by pool and name.", |name| name.lookups),
+        ("lookup_failures_total", "counter", "Lookups without an answer, by pool and name.", |name| {
             name.failures
         }),
-        ("addresses", "gauge", "Addresses in use of a name of a pool.", |name| name.addresses.len() as u64),
+        ("addresses", "gauge", "Addresses in use, by pool and name.", |name| name.addresses.len() as u64),
     ];
     for (name, kind, help, number) in families {
         out.family(&format!("strait_proxy_name_{name}"), kind, help);
