@@ -126,7 +126,9 @@ impl Sites {
     /// Returns the sites of the one-line form.
     pub(crate) fn of_origin(origin: Server, before: Option<&Self>) -> Self {
         let mut pool = ServerPool::of_origin(origin);
-        if let Some([same]) = before.map(|before| &*before.pools).filter(|pools| pools[0].name.is_none()) {
+        if let Some([same]) = before.map(|before| &*before.pools)
+            && same.name.is_none()
+        {
             pool.take_over(same);
         }
         let pool = Arc::new(pool);
@@ -395,6 +397,16 @@ mod tests {
         assert_eq!(found(&sites, "http://www.example.com/"), "b");
         assert_eq!(found(&sites, "http://www.example.org/"), "a");
         assert_eq!(sites.authority().unwrap().to_string(), "127.0.0.1:2");
+    }
+
+    #[test]
+    fn one_line_form_follows_sites_without_pools() {
+        let of_redirects = sites("[[site]]\nroute = [{ redirect = { location = \"https://{host}{uri}\" } }]");
+        assert!(of_redirects.pools.is_empty());
+        let origin = || Server::tcp("a", 1, false);
+        for before in [of_redirects, sites(TOML), Sites::of_origin(origin(), None)] {
+            assert_eq!(Sites::of_origin(origin(), Some(&before)).pools.len(), 1);
+        }
     }
 
     #[test]
