@@ -156,6 +156,12 @@ impl Server {
         Self::tcp(host, port, uri.scheme == Scheme::Https)
     }
 
+    /// Returns a service without servers: a connection to it is an error.
+    pub(crate) fn none() -> Self {
+        let name: Arc<str> = "invalid".into();
+        Self::Service(Arc::new(Service { domain: name.clone(), name, is_tls: false }))
+    }
+
     /// Returns a host and port. A name is looked up for each connection.
     pub(crate) fn tcp(host: &str, port: u16, is_tls: bool) -> Self {
         Self::Tcp { host: host.into(), port, is_tls, address: None }

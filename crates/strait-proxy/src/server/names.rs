@@ -76,7 +76,7 @@ impl Names {
             if located.is_some_and(|located| pool.locate(at, located, self.clock.now())) {
                 // Servers may have a maximum of connections. The few requests before this count
                 // among it as well.
-                self.gates.limit_servers(self.settings.server_limits());
+                self.gates.limit_located(self.settings.server_limits());
             }
             entry.state.note_lookup(error, memory.failed > 0);
             sleep(DOUBTED_AFTER.min(next)).await;

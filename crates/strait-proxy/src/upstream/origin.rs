@@ -62,12 +62,16 @@ struct Suspect {
 impl Origin {
     /// Returns the server of a resource: `chosen` of its pool, or another one if that is down.
     pub(crate) fn of(resource: &Resource<'_>, chosen: Option<Arc<Member>>, now: u64) -> Self {
-        let no_pool = || Self { server: Server::of(&resource.uri), choice: None };
-        let Some(pool) = resource.pool else { return no_pool() };
+        let Some(pool) = resource.pool else {
+            return Self { server: Server::of(&resource.uri), choice: None };
+        };
         let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
         let chosen = chosen.filter(|member| !member.is_out() && !member.is_gone());
-        // A pool has at least one server.
-        let Some(member) = chosen.or_else(|| pool.choose(now, hash, &[])) else { return no_pool() };
+        let chosen = chosen.or_else(|| pool.choose(now, hash, &[]));
+        // A pool has at least one server. Without one, the client's host must not take its place.
+        let Some(member) = chosen.or_else(|| pool.members().first().cloned()) else {
+            return Self { server: Server::none(), choice: None };
+        };
         let (server, tried) = (member.server.clone(), smallvec![member.clone()]);
         let (pool, suspect, sticky) = (pool.clone(), None, None);
         let choice = Choice { pool, hash, member, tried, siblings: 0, suspect, sticky };
@@ -113,9 +117,15 @@ impl Origin {
         self.choice.as_ref().is_some_and(|choice| choice.pool.members().len() > 1)
     }
 
-    /// Returns true if the server fails active checks or was taken out, maybe since it was chosen.
+    /// Returns true if the server fails active checks, was taken out, or has left its name, maybe
+    /// since it was chosen.
     pub(crate) fn is_out(&self) -> bool {
-        self.member().is_some_and(|member| member.is_out())
+        self.is_gone() || self.member().is_some_and(|member| member.is_out())
+    }
+
+    /// Returns true if its name no longer has its address: the address may be another machine's.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.member().is_some_and(|member| member.is_gone())
     }
 
     /// Waits up to `limit` for the first lookup of a service, and moves on to one of its servers.
@@ -263,7 +273,7 @@ mod tests {
 
     use super::*;
     use crate::config::edge;
-    use crate::config::entry::Entry;
+    use crate::config::entry::{Entry, of_addresses};
     use crate::config::member::MemberOptions;
     use crate::config::sites::Manner;
 
@@ -321,6 +331,20 @@ mod tests {
         // The others are out: the failure stays that of this server.
         assert!(!origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
         assert_eq!((position(&origin), failures(&pool)), (Some(2), vec![0, 0, 1]));
+    }
+
+    #[test]
+    fn request_leaves_a_server_that_has_left_its_name() {
+        let entry = Entry::new(Server::tcp("a.example", 80, false), MemberOptions::default());
+        let pool = Arc::new(ServerPool::new(Some("p"), &edge::Pool::default(), vec![entry]));
+        let locate = |last: u8| pool.locate(0, of_addresses(&[[192, 0, 2, last].into()], 80, 1), 100);
+        locate(1);
+        let mut origin = origin(&pool, 0);
+        assert!(!origin.is_out());
+        locate(2);
+        assert!(origin.is_gone() && origin.is_out() && origin.leave(100));
+        assert!(!origin.is_out() && origin.server.to_string().ends_with("192.0.2.2"));
+        assert_eq!(failures(&pool), [0]);
     }
 
     #[test]

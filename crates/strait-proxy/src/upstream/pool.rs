@@ -94,7 +94,7 @@ pub(crate) struct Connection {
 
 /// Right to use one connection to an origin.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     client: Client,
     /// Permits of the origin's gate and of the client's.
     _permits: [Permit; 2],
@@ -162,15 +162,12 @@ impl Pool {
 }
 
 impl Connection {
-    /// Returns an idle or a new connection to `server` on behalf of `client`, which may have taken
-    /// permits of its own gate and of the server's already.
+    /// Returns an idle or a new connection to `server`, for which `slot` is.
     pub(crate) async fn to(
         upstream: &Upstream<'_>,
         server: &Server,
-        client: Client,
-        permits: (Option<Permit>, Option<Permit>),
+        slot: Slot,
     ) -> Result<Box<Self>, OriginError> {
-        let slot = enter(upstream, server, client, permits).await?;
         let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
             Some(mut connection) => {
@@ -243,7 +240,7 @@ impl Connection {
 }
 
 /// Waits for a permit at the client's gate, then at the origin's, unless they were taken before.
-async fn enter(
+pub(crate) async fn enter(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
