@@ -105,6 +105,10 @@ impl Checker {
         loop {
             let has_passed = passes_in_time(&self.settings, &self.dns, &member.server, check).await;
             pool.note_check(member, self.clock.now(), has_passed);
+            if !has_passed {
+                // Its name may have another address: no request that connects shows it.
+                member.entry.doubt();
+            }
             sleep(Duration::from_secs(check.interval)).await;
         }
     }
