@@ -134,8 +134,7 @@ impl Resolver {
         let system = self.system().await?;
         let lookup = async |name: Name| system.services(name).await;
         let mut answer = system.search(name, name.ends_with('.'), lookup).await?;
-        answer.records.sort_by_key(|srv| srv.priority);
-        answer.records.truncate(TARGETS_MAX);
+        answer.records = first_targets(answer.records);
         Ok(self.bounded(answer))
     }
 
@@ -257,7 +256,7 @@ impl System {
                 priority: srv.priority,
                 weight: srv.weight,
                 port: srv.port,
-                target: srv.target.to_ascii(),
+                target: srv.target.to_ascii().to_ascii_lowercase(),
             }),
             _ => None,
         };
@@ -315,6 +314,16 @@ fn addresses(found: &Lookup) -> impl Iterator<Item = IpAddr> {
 fn ttl_of(found: &Lookup) -> Duration {
     let ttl = found.answers().iter().map(|answer| answer.ttl).min();
     Duration::from_secs(ttl.unwrap_or(0).into())
+}
+
+/// Returns at most [`TARGETS_MAX`] records of the least priorities, the same ones whatever the order
+/// in the response.
+fn first_targets(mut records: Vec<Srv>) -> Vec<Srv> {
+    let key = |srv: &Srv| (srv.priority, srv.target.clone(), srv.port, srv.weight);
+    records.sort_by_cached_key(key);
+    records.dedup();
+    records.truncate(TARGETS_MAX);
+    records
 }
 
 fn failed(error: &dyn std::fmt::Display) -> LookupError {
@@ -429,6 +438,19 @@ mod tests {
             let options = system.resolver.options();
             assert!(options.timeout >= Duration::from_secs(1) && options.attempts >= 1, "{resolv:.40}");
         }
+    }
+
+    #[test]
+    fn order_of_a_response_does_not_select_the_targets() {
+        let srv = |priority, at: usize| Srv { priority, weight: 1, port: 80, target: format!("t{at:03}.") };
+        let mut records: Vec<_> = (0..100).map(|at| srv(1, at)).collect();
+        records.push(srv(0, 100));
+        records.push(srv(1, 0));
+        let first = first_targets(records.clone());
+        assert_eq!((first.len(), first[0].priority), (TARGETS_MAX, 0));
+        records.reverse();
+        assert_eq!(first_targets(records), first);
+        assert_eq!(first_targets(vec![srv(1, 0), srv(1, 0)]).len(), 1, "a repeated record");
     }
 
     #[test]
