@@ -3,6 +3,7 @@
 //! `sites` makes them, `server::names` sets the addresses of names, [`crate::upstream`] chooses
 //! servers and notes their failures.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -241,7 +242,6 @@ impl ServerPool {
 /// Makes the servers of all entries, at most [`SERVERS_MAX`], with the state that they have in
 /// `before`. A server that is the same in all respects stays as it is.
 fn members(entries: &[Entry], sticky: Option<&Sticky>, before: &[Arc<Member>]) -> Members {
-    let wanted = entries.iter().flat_map(|entry| entry.servers().into_iter().map(move |it| (entry, it)));
     let member = |(entry, (server, options, tier)): (&Entry, (Server, MemberOptions, u32))| {
         let same = before.iter().find(|other| other.server == server);
         let is_equal = |other: &&Arc<Member>| {
@@ -260,7 +260,33 @@ fn members(entries: &[Entry], sticky: Option<&Sticky>, before: &[Arc<Member>]) -
         }
         Arc::new(member)
     };
-    wanted.take(SERVERS_MAX).map(member).collect()
+    // A server of two entries belongs to the first.
+    let mut known = HashSet::new();
+    let mut is_new = |server: &Server| known.insert(server.clone());
+    let wanted = entries
+        .iter()
+        .map(|entry| entry.servers().into_iter().filter(|(server, ..)| is_new(server)).collect::<Vec<_>>());
+    let wanted: Vec<_> = wanted.collect();
+    let numbers = divided(&wanted.iter().map(Vec::len).collect::<Vec<_>>(), SERVERS_MAX);
+    let of_entries = entries.iter().zip(wanted).zip(numbers);
+    let members = of_entries
+        .flat_map(|((entry, servers), number)| servers.into_iter().take(number).map(move |it| (entry, it)));
+    members.map(member).collect()
+}
+
+/// Divides at most `max` servers among entries that want a number of them: as equally as possible,
+/// so that a name with many addresses removes no other server.
+fn divided(wanted: &[usize], max: usize) -> Vec<usize> {
+    let mut shares = vec![0; wanted.len()];
+    let mut left = max.min(wanted.iter().sum());
+    while left > 0 {
+        for (share, wanted) in shares.iter_mut().zip(wanted) {
+            let more = usize::from(*share < *wanted && left > 0);
+            *share += more;
+            left -= more;
+        }
+    }
+    shares
 }
 
 #[cfg(test)]
@@ -483,6 +509,33 @@ mod tests {
         pool.locate(0, of_addresses(&all, 80, SERVERS_MAX), 100);
         pool.locate(1, of_addresses(&all, 80, SERVERS_MAX), 100);
         assert_eq!(pool.members().len(), SERVERS_MAX);
+    }
+
+    #[test]
+    fn name_with_many_addresses_removes_no_other_server() {
+        assert_eq!(divided(&[9, 1, 3, 1], 10), [5, 1, 3, 1]);
+        assert_eq!(divided(&[1, 2], 10), [1, 2]);
+        let entry = |host: &str| Entry::new(Server::tcp(host, 80, false), MemberOptions::default());
+        let entries = vec![entry("a.example"), entry("192.0.2.1"), entry("b.example")];
+        let pool = ServerPool::new(Some("p"), &edge::Pool::default(), entries);
+        let all: Vec<_> = (0..=255).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+        pool.locate(0, of_addresses(&all, 80, SERVERS_MAX), 100);
+        pool.locate(2, of_addresses(&all[..2], 80, SERVERS_MAX), 100);
+        let members = pool.members();
+        let of =
+            |at: usize| members.iter().filter(|it| Arc::ptr_eq(&it.entry, &pool.entries[at].state)).count();
+        assert_eq!((members.len(), of(0), of(1), of(2)), (SERVERS_MAX, SERVERS_MAX - 3, 1, 2));
+    }
+
+    #[test]
+    fn server_of_two_entries_occurs_once() {
+        let entry = |text: &str| Entry::new(Server::parse(text).unwrap(), MemberOptions::default());
+        let entries = vec![entry("srv://_http._tcp.a.example"), entry("http://a.example:80")];
+        let pool = ServerPool::new(Some("p"), &edge::Pool::default(), entries);
+        let locate = |at| pool.locate(at, of_addresses(&[[192, 0, 2, 1].into()], 80, SERVERS_MAX), 100);
+        assert!(locate(0) && locate(1));
+        assert_eq!(pool.members().len(), 1);
+        assert!(!locate(0) && !locate(1), "nothing has changed");
     }
 
     #[test]
