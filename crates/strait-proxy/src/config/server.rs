@@ -213,7 +213,8 @@ fn why_no_name(name: &str) -> Option<&'static str> {
     }
 }
 
-fn is_localhost(host: &str) -> bool {
+/// Returns true for `localhost` and names below it.
+pub(crate) fn is_localhost(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let last = host.rsplit('.').next().unwrap_or(host);
     last.eq_ignore_ascii_case("localhost")

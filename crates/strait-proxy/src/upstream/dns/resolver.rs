@@ -27,9 +27,12 @@ use tokio::sync::Mutex;
 
 use crate::config::dns::Dns as Settings;
 use crate::config::pool::SERVERS_MAX;
+use crate::config::server::is_localhost;
 
 /// Files that are read again after they have changed.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// Addresses of `localhost` that is not in /etc/hosts.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 /// Time for which addresses without a lifetime are used: those in /etc/hosts.
 const HOSTS_FOR: Duration = Duration::from_secs(30);
 /// Bounds of the time for which the absence of records is used; the first one if the response has
@@ -119,12 +122,18 @@ impl Resolver {
     pub(crate) async fn addresses(&self, host: &str) -> Result<Answer<IpAddr>> {
         let system = self.system().await?;
         let (found, is_absolute) = (system.hosts(host), host.ends_with('.'));
+        // A name of this machine alone (RFC 6761, section 6.3).
+        let found = if found.is_empty() && is_localhost(host) { LOOPBACK.to_vec() } else { found };
         if !found.is_empty() {
             let ttl = HOSTS_FOR.min(self.settings.ttl_max);
             return Ok(Answer { records: reachable(found), ttl, missing: None });
         }
         let lookup = async |name: Name| system.addresses(name).await;
         let mut answer = system.search(host, is_absolute, lookup).await?;
+        answer.records.retain(|address| is_of_one_host(*address));
+        if answer.records.is_empty() {
+            return Err(failed(&"all addresses of this name are unspecified, multicast or broadcast ones"));
+        }
         answer.records = reachable(answer.records);
         Ok(self.bounded(answer))
     }
@@ -152,7 +161,8 @@ impl Resolver {
             return Ok(system.clone());
         }
         // A file of hosts can have megabytes.
-        let read = tokio::task::spawn_blocking(|| (std::fs::read(FILES[0]), Hosts::from_system())).await;
+        let read = || (std::fs::read(FILES[0]), std::fs::read(FILES[1]).map(|text| hosts_of(&text)));
+        let read = tokio::task::spawn_blocking(read).await;
         let (resolv, hosts) = read.map_err(|error| failed(&error))?;
         let hosts = hosts.unwrap_or_default();
         let system = Rc::new(System::new(&self.settings, &resolv.unwrap_or_default(), hosts)?);
@@ -164,11 +174,7 @@ impl Resolver {
 impl System {
     /// Makes a resolver from the text of /etc/resolv.conf.
     fn new(settings: &Settings, resolv: &[u8], hosts: Hosts) -> Result<Self> {
-        // Without servers in the file, glibc asks one on this machine (resolv.conf(5)).
-        let local = b"\nnameserver 127.0.0.1\n";
-        let parsed = parse_resolv_conf(resolv).or_else(|_| parse_resolv_conf([resolv, local].concat()));
-        let parsed = parsed.or_else(|_| parse_resolv_conf(local));
-        let (config, mut options) = parsed.map_err(|error| failed(&error))?;
+        let (config, mut options) = parsed(resolv).map_err(|error| failed(&error))?;
         let (domain, mut search, mut servers) = config.into_parts();
         if search.is_empty() {
             search.extend(domain);
@@ -286,6 +292,29 @@ impl System {
     }
 }
 
+/// Parses the text of /etc/resolv.conf: without its domains if they are no names, so that its
+/// servers stay.
+fn parsed(resolv: &[u8]) -> std::result::Result<(ResolverConfig, ResolverOpts), NetError> {
+    // Without servers in the file, glibc asks one on this machine (resolv.conf(5)).
+    let local = b"\nnameserver 127.0.0.1\n";
+    let is_domain = |line: &&[u8]| {
+        let line = line.trim_ascii_start();
+        line.starts_with(b"search") || line.starts_with(b"domain")
+    };
+    let lines = resolv.split(|byte| *byte == b'\n');
+    let servers = || lines.filter(|line| !is_domain(line)).collect::<Vec<_>>().join(&b'\n');
+    let parse = |text: &[u8]| parse_resolv_conf(text).or_else(|_| parse_resolv_conf([text, local].concat()));
+    parse(resolv).or_else(|_| parse(&servers())).or_else(|_| parse_resolv_conf(local))
+}
+
+/// Parses the text of /etc/hosts. Bytes that are not UTF-8, as in a comment, spoil their word alone.
+fn hosts_of(text: &[u8]) -> Hosts {
+    let mut hosts = Hosts::default();
+    // Reading from memory does not fail.
+    let _ = hosts.read_hosts_conf(String::from_utf8_lossy(text).as_bytes());
+    hosts
+}
+
 /// Changes the options of resolv.conf for lookups of absolute names without a cache.
 fn set(options: &mut ResolverOpts) {
     options.cache_size = 0;
@@ -345,6 +374,14 @@ fn reachable(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     }
     let reachable: Vec<_> = addresses.iter().copied().filter(|address| has_route(*address)).collect();
     if reachable.is_empty() { addresses } else { reachable }
+}
+
+/// Returns true unless an address is that of several hosts or of none. Linux connects to this
+/// machine in place of the unspecified address.
+fn is_of_one_host(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(address.is_unspecified() || address.is_multicast() || is_broadcast)
 }
 
 /// Returns true if there is a route to an address. Connecting a datagram socket looks for one and
@@ -424,6 +461,18 @@ mod tests {
     }
 
     #[test]
+    fn line_that_is_no_text_leaves_the_others() {
+        let hosts = hosts_of(b"192.0.2.1 a.example # caf\xe9\n192.0.2.2 caf\xe9 b.example\n");
+        let system = System::new(&settings(&[]), b"", hosts).unwrap();
+        assert_eq!(system.hosts("a.example").len(), 1);
+        assert_eq!(system.hosts("b.example").len(), 1);
+        let resolv = format!("search {}.test\nnameserver 192.0.2.9\n", "x".repeat(100));
+        let (config, _) = parsed(resolv.as_bytes()).unwrap();
+        let servers: Vec<_> = config.name_servers().iter().map(|it| it.ip.to_string()).collect();
+        assert_eq!(servers, ["192.0.2.9"]);
+    }
+
+    #[test]
     fn file_without_servers_or_with_garbage_is_usable() {
         let long = "x".repeat(100_000);
         for resolv in [
@@ -453,6 +502,16 @@ mod tests {
         assert_eq!(first_targets(vec![srv(1, 0), srv(1, 0)]).len(), 1, "a repeated record");
     }
 
+    #[tokio::test]
+    async fn localhost_is_this_machine() {
+        // No DNS server answers at this address.
+        let resolver = Resolver::new(Arc::new(settings(&["127.0.0.1:1"])));
+        for host in ["localhost", "LocalHost.", "app.localhost"] {
+            let answer = resolver.addresses(host).await.unwrap();
+            assert!(answer.records.iter().all(IpAddr::is_loopback), "{host}: {answer:?}");
+        }
+    }
+
     #[test]
     fn name_in_the_hosts_has_the_addresses_that_are_there() {
         let system = system(
@@ -463,6 +522,23 @@ mod tests {
         assert_eq!(of("A.example."), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
         assert_eq!(of("b.example"), ["192.0.2.1"]);
         assert!(of("c.example").is_empty() && of("a b").is_empty());
+    }
+
+    #[test]
+    fn address_of_several_hosts_or_none_is_refused() {
+        for (text, expected) in [
+            ("192.0.2.1", true),
+            ("127.0.0.1", true),
+            ("2001:db8::1", true),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("::ffff:0.0.0.0", false),
+            ("224.0.0.1", false),
+            ("ff02::1", false),
+            ("255.255.255.255", false),
+        ] {
+            assert_eq!(is_of_one_host(text.parse().unwrap()), expected, "{text}");
+        }
     }
 
     #[test]
