@@ -168,8 +168,8 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
     }
 }
 
-/// Returns true if a proxy forwarded the request (RFC 9110, section 7.6.3). A DNS answer with a port
-/// can make the admin page a server of a pool: its clients are not those of `admin.allow`.
+/// Returns true if a proxy forwarded the request (RFC 9110, section 7.6.3). An SRV record can make
+/// the admin page a server of a pool: the clients of that are not those of `admin.allow`.
 fn is_forwarded(request: &Request<'_>) -> bool {
     request.fields.has("via")
 }

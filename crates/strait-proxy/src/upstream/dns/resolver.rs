@@ -307,7 +307,7 @@ fn parsed(resolv: &[u8]) -> std::result::Result<(ResolverConfig, ResolverOpts), 
     parse(resolv).or_else(|_| parse(&servers())).or_else(|_| parse_resolv_conf(local))
 }
 
-/// Parses the text of /etc/hosts. Bytes that are not UTF-8, as in a comment, spoil their word alone.
+/// Parses the text of /etc/hosts. Bytes that are not UTF-8 spoil their word alone.
 fn hosts_of(text: &[u8]) -> Hosts {
     let mut hosts = Hosts::default();
     // Reading from memory does not fail.
@@ -345,8 +345,8 @@ fn ttl_of(found: &Lookup) -> Duration {
     Duration::from_secs(ttl.unwrap_or(0).into())
 }
 
-/// Returns at most [`TARGETS_MAX`] records of the least priorities, the same ones whatever the order
-/// in the response.
+/// Returns at most [`TARGETS_MAX`] records of the least priorities. The order of the response does
+/// not matter.
 fn first_targets(mut records: Vec<Srv>) -> Vec<Srv> {
     let key = |srv: &Srv| (srv.priority, srv.target.clone(), srv.port, srv.weight);
     records.sort_by_cached_key(key);
