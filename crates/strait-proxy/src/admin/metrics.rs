@@ -8,6 +8,7 @@ use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
 use super::guards;
+use super::names::{self, NameStatus};
 use super::servers::{self, ServerStatus};
 use crate::cache::compressor::{Coded, Compressor, Skip};
 use crate::cache::worker::Shared;
@@ -17,7 +18,11 @@ use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, Sum};
 
 /// Returns all metrics.
-pub(super) fn text(shared: &Shared, servers: &[ServerStatus], guards: &Guards) -> String {
+pub(super) fn text(
+    shared: &Shared,
+    (servers, names): (&[ServerStatus], &[NameStatus]),
+    guards: &Guards,
+) -> String {
     let mut out = Text::default();
     let sum = shared.sum();
     proxy(&mut out, &sum);
@@ -25,6 +30,7 @@ pub(super) fn text(shared: &Shared, servers: &[ServerStatus], guards: &Guards) -
     out.sample("", &[], shared.fills.count());
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
+        names::metrics(&mut out, names);
     }
     guards::metrics(&mut out, guards);
     compressor(&mut out, &shared.compressor);

@@ -7,6 +7,7 @@
 
 mod guards;
 mod metrics;
+mod names;
 mod servers;
 mod site;
 
@@ -135,6 +136,9 @@ const FIELDS: &[u8] = b"Cache-Control: no-store\r\n\
     Connection: close\r\n\r\n";
 
 async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
+    if is_forwarded(request) {
+        return Page::text(403, "a proxy forwarded this request (Via); ask the admin page directly");
+    }
     let authority = match host(request) {
         Ok(Some(authority)) => authority,
         Ok(None) => return Page::text(400, "no Host"),
@@ -164,6 +168,12 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
     }
 }
 
+/// Returns true if a proxy forwarded the request (RFC 9110, section 7.6.3). An SRV record can make
+/// the admin page a server of a pool: the clients of that are not those of `admin.allow`.
+fn is_forwarded(request: &Request<'_>) -> bool {
+    request.fields.has("via")
+}
+
 /// Returns true unless a browser reports that a page of another site made the request (Fetch
 /// Standard: Origin and Sec-Fetch-Site).
 fn is_from_here(request: &Request<'_>, authority: &Authority<'_>) -> bool {
@@ -173,4 +183,18 @@ fn is_from_here(request: &Request<'_>, authority: &Authority<'_>) -> bool {
     let holds =
         |name, is: &dyn Fn(&str) -> bool| request.fields.all(name).all(|field| field.text().is_some_and(is));
     holds("origin", &is_own) && holds("sec-fetch-site", &is_near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_of_a_proxy_is_noticed() {
+        for (field, expected) in [("Accept: */*", false), ("Via: 1.1 strait", true), ("via:", true)] {
+            let text = format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+            let (request, _) = head::request(text.as_bytes()).unwrap().unwrap();
+            assert_eq!(is_forwarded(&request), expected, "{field}");
+        }
+    }
 }

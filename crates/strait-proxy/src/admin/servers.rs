@@ -9,7 +9,7 @@ use crate::config::settings::Settings;
 use crate::io::gate::Gates;
 
 /// Pool of the one-line form, which has no name.
-const ORIGIN: &str = "origin";
+pub(super) const ORIGIN: &str = "origin";
 
 /// Server of a pool.
 #[derive(Debug, Serialize)]
@@ -39,7 +39,10 @@ pub(super) struct ServerStatus {
 pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<ServerStatus> {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let pools = settings.sites.iter().flat_map(|sites| &sites.pools);
-    let members = pools.flat_map(|pool| pool.members.iter().map(move |member| (pool, member)));
+    let members = pools.flat_map(|pool| {
+        let members = pool.members().to_vec();
+        members.into_iter().map(move |member| (pool, member))
+    });
     members
         .map(|(pool, member)| ServerStatus {
             pool: pool.name.as_deref().unwrap_or(ORIGIN).to_owned(),
@@ -51,7 +54,7 @@ pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<Serve
             is_ejected: member.is_ejected(now),
             is_down: member.is_down(),
             is_drained: member.is_drained(),
-            is_backup: member.options.is_backup,
+            is_backup: member.tier > 0,
             waiting: gates.waiting(&member.server) as u64,
             refused: read(&member.state.refused),
         })

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Notify;
 
+use super::names::{NameStatus, names};
 use super::servers::{ServerStatus, servers};
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
@@ -52,6 +53,7 @@ struct Status {
     fill_progress: Vec<FillProgress>,
     most_requested: Vec<MemoryEntry>,
     servers: Vec<ServerStatus>,
+    names: Vec<NameStatus>,
 }
 
 impl Site {
@@ -86,7 +88,7 @@ impl Site {
             "/metrics" => Page {
                 status: 200,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: metrics::text(&self.shared, &self.servers(), &self.guards()).into_bytes(),
+                body: self.metrics().into_bytes(),
             },
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
@@ -125,11 +127,17 @@ impl Site {
             fill_progress: self.shared.fills.list(FILLS_MAX),
             most_requested: self.shared.memory.most_requested(MOST_REQUESTED_MAX),
             servers: self.servers(),
+            names: names(&self.settings()),
         }
     }
 
     fn servers(&self) -> Vec<ServerStatus> {
         servers(&self.settings(), &self.shared.gates, self.shared.clock.now())
+    }
+
+    fn metrics(&self) -> String {
+        let names = names(&self.settings());
+        metrics::text(&self.shared, (&self.servers(), &names), &self.guards())
     }
 
     fn guards(&self) -> Guards {

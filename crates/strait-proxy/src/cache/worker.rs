@@ -161,7 +161,7 @@ impl Worker {
     ) -> Rc<Self> {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
-            dns: Dns::default(),
+            dns: Dns::new(settings.dns.clone()),
             fill_costs: RefCell::default(),
             pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
             hit_for_miss: HitForMiss::default(),
@@ -182,6 +182,7 @@ impl Worker {
     /// Returns the worker with other settings and another log.
     pub(crate) fn with(&self, settings: Arc<Settings>, log: Option<Log>) -> Rc<Self> {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
+        self.dns.adopt(&settings.dns);
         let key_fields = settings.common_key_fields.clone();
         Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
     }

@@ -56,7 +56,9 @@ impl Candidate {
 /// each candidate gets as many as its weight, spread over them.
 fn in_turn(turn: u64, candidates: &[Candidate]) -> Option<&Candidate> {
     let sum = sum(candidates);
-    by_weight(turn.checked_rem(sum)? * stride(sum) % sum, candidates)
+    // Weights of SRV records with percentages have sums above 32 bits.
+    let product = u128::from(turn.checked_rem(sum)?) * u128::from(stride(sum));
+    by_weight((product % u128::from(sum)) as u64, candidates)
 }
 
 /// Returns a candidate by a random number, in proportion to the weights.
@@ -179,6 +181,15 @@ mod tests {
         assert_eq!(three, [0, 1, 2]);
         // The lighter server's turns are not all at the end.
         assert_eq!(order(&[4, 1], 5).iter().filter(|index| **index == 1).count(), 1);
+    }
+
+    #[test]
+    fn greatest_weights_do_not_overflow() {
+        let weights: Vec<_> = (0..64).map(|at| 65535 * 420 * 100 - at).collect();
+        let all = candidates(&weights);
+        for turn in [0, 1, sum(&all) - 1, sum(&all), u64::MAX] {
+            assert!(choose(Balance::RoundRobin, turn, 0, &all).is_some());
+        }
     }
 
     #[test]

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
-    /// Servers, as `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`, each
-    /// optionally followed by ` weight=N`, ` backup` and ` connections=N`.
+    /// Servers, as `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `srv://NAME`,
+    /// `srv+https://NAME` or `unix:/PATH`, each optionally followed by ` weight=N`, ` backup` and
+    /// ` connections=N`.
     pub servers: Vec<String>,
     /// How a server is chosen.
     pub balance: Balance,

@@ -21,8 +21,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Worker threads; 0 for one per processor.
     pub workers: usize,
-    /// Origin of a reverse proxy, as `http://HOST[:PORT]` or `https://HOST[:PORT]`. Unset: a
-    /// forward proxy, to which clients name the server.
+    /// Origin of a reverse proxy, as `http://HOST[:PORT]`, `https://HOST[:PORT]`, `srv://NAME` or
+    /// `unix:/PATH`. Unset: a forward proxy, to which clients name the server.
     pub origin: Option<String>,
     /// Name of this proxy in Via (RFC 9110, section 7.6.3) and Cache-Status. No other proxy on the
     /// way to the origin may have it. Default: `strait` in Cache-Status, and in Via `strait-` with
@@ -48,6 +48,8 @@ pub struct Config {
     pub tls: Tls,
     /// HTTP/2 with clients.
     pub http2: Http2,
+    /// Lookups of the names of origins.
+    pub dns: Dns,
     /// Access log.
     pub log: Log,
     /// Admin page and metrics.
@@ -322,6 +324,18 @@ pub struct Tls {
     pub kernel: bool,
 }
 
+/// Lookups of the names of origins.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dns {
+    /// DNS servers, as addresses with or without a port. Empty: those of /etc/resolv.conf.
+    pub servers: Vec<String>,
+    /// Minimum of the seconds for which records are used.
+    pub ttl_min: u64,
+    /// Maximum of the seconds for which records are used.
+    pub ttl_max: u64,
+}
+
 /// HTTP/2 with clients (RFC 9113).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -335,6 +349,12 @@ pub struct Http2 {
 impl Default for Http2 {
     fn default() -> Self {
         Self { enabled: false, streams: 100 }
+    }
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Self { servers: Vec::new(), ttl_min: 1, ttl_max: 60 }
     }
 }
 
@@ -354,6 +374,7 @@ impl Default for Config {
             transfer: Transfer::default(),
             tls: Tls::default(),
             http2: Http2::default(),
+            dns: Dns::default(),
             log: Log::default(),
             admin: Admin::default(),
             proxy_protocol: ProxyProtocol::default(),

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use strait_http::head::HEAD_BYTES_MAX;
 
 use crate::config::file::Limits;
-use crate::config::pool::Queue;
+use crate::config::member::Queue;
 
 /// Bytes of a connection's buffer: the longest head fits.
 pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;

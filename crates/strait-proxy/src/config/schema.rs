@@ -28,6 +28,7 @@ pub(crate) enum Kind {
     Networks,
     Hosts,
     Servers,
+    Resolvers,
     Ports,
     /// Statuses of errors.
     Statuses,
@@ -108,6 +109,9 @@ const KEYS: &[(&str, Kind)] = &[
     ("tls.kernel", Kind::Bool),
     ("http2.enabled", Kind::Bool),
     ("http2.streams", Kind::Number(1, u32::MAX as u64)),
+    ("dns.servers", Kind::Resolvers),
+    ("dns.ttl_min", Kind::Number(1, DAY)),
+    ("dns.ttl_max", Kind::Number(1, DAY)),
     ("log.access", Kind::Path),
     ("log.format", Kind::OneOf(&["common", "combined", "squid", "json"])),
     ("admin.listen", Kind::Address),
@@ -253,6 +257,7 @@ impl Kind {
             Self::Networks
             | Self::Hosts
             | Self::Servers
+            | Self::Resolvers
             | Self::Fields
             | Self::Methods
             | Self::Codings
@@ -305,6 +310,7 @@ impl Kind {
             Self::Servers => {
                 "expected a list of servers, for example [\"127.0.0.1:8080\", \"https://app.example.org weight=2\"]"
             }
+            Self::Resolvers => "expected a list of addresses, for example [\"127.0.0.53\", \"[::1]:5353\"]",
             Self::Ports => "expected a list of ports from 1 to 65535, for example [443]",
             Self::Statuses => "expected a list of statuses from 400 to 599, for example [404, 410]",
             Self::Methods => "expected a list of methods, for example [\"GET\"]",

@@ -12,6 +12,7 @@ use strait_http::target::{Host, Scheme, Uri};
 
 use crate::config::access::{Access, Admin};
 use crate::config::check;
+use crate::config::dns::Dns;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeouts, Transfer};
 use crate::config::keys::{self, KeyFields};
@@ -92,6 +93,8 @@ pub(crate) struct Settings {
     /// Format of the access log.
     pub(crate) log_format: Format,
     pub(crate) admin: Admin,
+    /// Lookups of names.
+    pub(crate) dns: Arc<Dns>,
     /// True once the proxy shuts down: connections end with their current response.
     pub(crate) closing: Arc<AtomicBool>,
 }
@@ -174,6 +177,7 @@ impl Settings {
             http2_streams: if config.http2.enabled { config.http2.streams } else { 0 },
             log_format: config.log.format,
             admin: Admin::new(config)?,
+            dns: Arc::new(Dns::new(&config.dns)?),
             closing: Arc::default(),
         })
     }

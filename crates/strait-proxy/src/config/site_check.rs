@@ -10,10 +10,12 @@ use strait_http::target::{Authority, Uri};
 use crate::config::auth::UserFiles;
 use crate::config::check::refused;
 use crate::config::edge::{self, Check, Redirect, Respond};
+use crate::config::entry::Entry;
 use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::keys::KeyFields;
-use crate::config::pool::{Member, MemberOptions, ServerPool};
+use crate::config::member::MemberOptions;
+use crate::config::pool::{SERVERS_MAX, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::route_name::RouteName;
 use crate::config::rules::{AuthRequest, Guards};
@@ -23,8 +25,6 @@ use crate::config::server::Server;
 use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
 use crate::config::sticky;
 
-/// Maximum of servers in a pool: each is compared in a choice.
-const SERVERS_MAX: usize = 256;
 const WEIGHT_MAX: u32 = 1000;
 /// Maximum of routes with the same path: their conditions are compared one after the other.
 const ROUTES_OF_PATH_MAX: usize = 64;
@@ -49,7 +49,7 @@ pub(crate) fn sites(
             let text = "origin: [[site]] and [pool.NAME] name the origins already; remove it";
             refused(&[text.to_owned()]).map(|()| None)
         }
-        Some(origin) => Ok(Some(Sites::of_origin(origin))),
+        Some(origin) => Ok(Some(Sites::of_origin(origin, before))),
         None if !has_sites => Ok(None),
         None => {
             let earlier = before.map(Sites::guards).unwrap_or_default();
@@ -118,20 +118,20 @@ impl Table {
             if let Some((key, why)) = sticky::why_not(config) {
                 self.problem(&format!("pool.{name}.{key}"), why);
             }
-            let mut members: Vec<Member> = Vec::new();
+            let mut entries: Vec<Entry> = Vec::new();
             for text in &config.servers {
-                match member(text) {
-                    Ok(member) if members.iter().any(|other| other.server == member.server) => {
+                match entry(text) {
+                    Ok(entry) if entries.iter().any(|other| other.server == entry.server) => {
                         self.problem(&key, &format!("\"{text}\" occurs twice; give it a weight instead"));
                     }
-                    Ok(member) => members.push(member),
+                    Ok(entry) => entries.push(entry),
                     Err(why) => self.problem(&key, &format!("\"{text}\": {why}")),
                 }
             }
-            if !members.is_empty() && members.iter().all(|member| member.options.is_backup) {
+            if !entries.is_empty() && entries.iter().all(|entry| entry.options.is_backup) {
                 self.problem(&key, "all servers are backups; write at least one without backup");
             }
-            let mut pool = ServerPool::new(Some(name), config, members);
+            let mut pool = ServerPool::new(Some(name), config, entries);
             let is_same = |other: &&Arc<ServerPool>| other.name == pool.name;
             if let Some(same) = before.and_then(|before| before.pools.iter().find(is_same)) {
                 pool.take_over(same);
@@ -338,7 +338,7 @@ impl Table {
 }
 
 /// Parses a server of a pool with its options.
-fn member(text: &str) -> Result<Member, String> {
+fn entry(text: &str) -> Result<Entry, String> {
     let mut words = text.split_ascii_whitespace();
     let address = words.next().unwrap_or_default();
     let mut options = MemberOptions::default();
@@ -359,22 +359,31 @@ fn member(text: &str) -> Result<Member, String> {
             ));
         }
     }
-    let expected = "expected HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH";
-    if let Some(server) = Server::unix(address) {
-        return Ok(Member::new(server?, options));
+    if let Some(service) = Server::service(address) {
+        if options.weight != 1 {
+            return Err("the SRV records have the weights; remove weight".to_owned());
+        }
+        return Ok(Entry::new(service?, options));
     }
+    let server = Server::unix(address).map_or_else(|| server(address), |unix| Ok(unix?))?;
+    server.why_no_host().map_or(Ok(Entry::new(server, options)), |why| Err(why.to_owned()))
+}
+
+/// Parses `HOST:PORT`, with `http://` or `https://` or without a scheme.
+fn server(address: &str) -> Result<Server, String> {
+    let expected =
+        "expected HOST:PORT, http://HOST:PORT, https://HOST:PORT, srv://_SERVICE._PROTO.DOMAIN or unix:/PATH";
     if address.contains("://") {
         let uri = Uri::parse(address).map_err(|error| format!("{error}; {expected}"))?;
         if !matches!(uri.path, "" | "/") {
             return Err(format!("it has a path; {expected}"));
         }
-        return Ok(Member::new(Server::of(&uri), options));
+        return Ok(Server::of(&uri));
     }
     let authority = Authority::parse(address).map_err(|_| expected.to_owned())?;
     let port = authority.port.ok_or_else(|| format!("it has no port; {expected}"))?;
     let host = authority.host.to_string();
-    let host = host.trim_matches(['[', ']']).into();
-    Ok(Member::new(Server::Tcp { host, port, is_tls: false }, options))
+    Ok(Server::tcp(host.trim_matches(['[', ']']), port, false))
 }
 
 /// Returns the reason why a check cannot be sent.

@@ -124,8 +124,14 @@ pub(crate) enum NoTarget {
 
 impl Sites {
     /// Returns the sites of the one-line form.
-    pub(crate) fn of_origin(origin: Server) -> Self {
-        let pool = Arc::new(ServerPool::of_origin(origin));
+    pub(crate) fn of_origin(origin: Server, before: Option<&Self>) -> Self {
+        let mut pool = ServerPool::of_origin(origin);
+        if let Some([same]) = before.map(|before| &*before.pools)
+            && same.name.is_none()
+        {
+            pool.take_over(same);
+        }
+        let pool = Arc::new(pool);
         let mut routes = Prefixes::default();
         routes.add("/", 0);
         Self {
@@ -144,7 +150,7 @@ impl Sites {
 
     /// Returns true if a server uses TLS.
     pub(crate) fn use_tls(&self) -> bool {
-        self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls())
+        self.pools.iter().flat_map(|pool| &pool.entries).any(|entry| entry.server.is_tls())
     }
 
     /// Returns the limits of the servers with a maximum of connections. A server in several pools
@@ -153,7 +159,7 @@ impl Sites {
         let mut limits: HashMap<Server, ServerLimits> = HashMap::new();
         for (server, connections, queue) in self.pools.iter().flat_map(|pool| pool.limited()) {
             let new = gates.of_server(connections, queue);
-            let own = limits.entry(server.clone()).or_insert(new);
+            let own = limits.entry(server).or_insert(new);
             if new.connections < own.connections {
                 *own = new;
             }
@@ -161,15 +167,13 @@ impl Sites {
         limits
     }
 
-    /// Takes a server out of the pools that have it, or back in from `now` on; out of the pool of
-    /// that name alone if one is given. Returns the number of pools.
+    /// Takes a server, or all servers of a name, out of the pools that have it, or back in from
+    /// `now` on; out of the pool of that name alone if one is given. Returns the number of pools.
     pub(crate) fn drain(&self, server: &str, pool: Option<&str>, is_drained: bool, now: u64) -> usize {
         // The server of the one-line form is the only one.
         let named = self.pools.iter().filter(|own| own.name.is_some());
         let wanted = named.filter(|own| pool.is_none() || own.name.as_deref() == pool);
-        let members = wanted.flat_map(|own| &own.members);
-        let found = members.filter(|member| member.server.to_string() == server);
-        found.map(|member| member.drain(is_drained, now)).count()
+        wanted.filter(|own| own.drain(server, is_drained, now)).count()
     }
 
     /// Returns the ends of all keys: the name of each pool, alone and with each set of rules of its
@@ -244,7 +248,7 @@ impl Sites {
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
         let target = self.routes.get(self.hosts.default?)?.routes.find(b"/")?;
         match &self.targets.get(target)?.target {
-            Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
+            Target::Pool(pool) => pool.entries.first().map(|entry| entry.server.authority()),
             _ => None,
         }
     }
@@ -396,13 +400,23 @@ mod tests {
     }
 
     #[test]
+    fn one_line_form_follows_sites_without_pools() {
+        let of_redirects = sites("[[site]]\nroute = [{ redirect = { location = \"https://{host}{uri}\" } }]");
+        assert!(of_redirects.pools.is_empty());
+        let origin = || Server::tcp("a", 1, false);
+        for before in [of_redirects, sites(TOML), Sites::of_origin(origin(), None)] {
+            assert_eq!(Sites::of_origin(origin(), Some(&before)).pools.len(), 1);
+        }
+    }
+
+    #[test]
     fn key_has_the_pool() {
         let sites = sites(TOML);
         let uri = Uri::parse("http://www.example.org/admin?x").unwrap();
         let mut key = String::new();
         Resource { uri, pool: pool_of(&sites, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
-        let one = Sites::of_origin(Server::Tcp { host: "a".into(), port: 1, is_tls: false });
+        let one = Sites::of_origin(Server::tcp("a", 1, false), None);
         key.clear();
         Resource { uri, pool: pool_of(&one, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");

@@ -5,14 +5,15 @@
 //! [`crate::serve`] sets it.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest as _, Sha256};
 use strait_http::chunked::is_token;
 use strait_http::head::Request;
 
 use crate::config::edge;
-use crate::config::pool::Member;
+use crate::config::member::Member;
+use crate::config::server::Server;
 
 /// Maximum length in bytes of the name of a cookie.
 const NAME_BYTES_MAX: usize = 64;
@@ -23,42 +24,44 @@ const KEY_BYTES_MIN: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Sticky {
     name: Box<str>,
-    /// Values, in the order of the servers.
-    ids: Vec<Box<str>>,
+    pool: Box<str>,
+    key: [u8; 32],
 }
 
 impl Sticky {
     /// Makes the cookie of a pool; `None` if it has none.
-    pub(crate) fn new(pool: &str, config: &edge::Pool, members: &[Member]) -> Option<Self> {
+    pub(crate) fn new(pool: &str, config: &edge::Pool) -> Option<Self> {
         let name = config.sticky.as_deref()?.into();
         let key = config.sticky_key.as_ref().map_or(of_process(), |key| Sha256::digest(key).into());
-        let ids = members.iter().map(|member| id(&key, pool, &member.server.to_string())).collect();
-        Some(Self { name, ids })
+        Some(Self { name, pool: pool.into(), key })
     }
 
-    /// Returns the position of the server that a request names. If it has several such cookies, as
-    /// a page of another subdomain can set, the first known value counts.
-    pub(crate) fn named(&self, request: &Request<'_>) -> Option<usize> {
+    /// Returns the value for a server. The key has a fixed length, and no name of a pool a line
+    /// feed.
+    pub(crate) fn value(&self, server: &Server) -> Box<str> {
+        let hash = Sha256::new().chain_update(self.key).chain_update(self.pool.as_bytes());
+        let hash = hash.chain_update("\n").chain_update(server.to_string()).finalize();
+        let first = hash.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        format!("{first:016x}").into()
+    }
+
+    /// Returns the server that a request names. If it has several such cookies, as a page of
+    /// another subdomain can set, the first known value counts.
+    pub(crate) fn named(&self, request: &Request<'_>, members: &[Arc<Member>]) -> Option<Arc<Member>> {
         let cookies = request.fields.all("cookie").flat_map(|field| field.value.split(|byte| *byte == b';'));
         let of_name = |cookie: &[u8]| {
             let value = cookie.trim_ascii().strip_prefix(self.name.as_bytes())?.strip_prefix(b"=")?;
-            self.ids.iter().position(|id| id.as_bytes() == value)
+            let is_named = |own: &&Arc<Member>| own.cookie.as_ref().is_some_and(|it| it.as_bytes() == value);
+            members.iter().find(is_named)
         };
-        cookies.map(of_name).find_map(|at| at)
+        cookies.map(of_name).find_map(|named| named).cloned()
     }
 
     /// Returns the value of Set-Cookie that names a server.
-    pub(crate) fn set_cookie(&self, at: usize) -> Option<String> {
-        let (name, id) = (&self.name, self.ids.get(at)?);
+    pub(crate) fn set_cookie(&self, member: &Member) -> Option<String> {
+        let (name, id) = (&self.name, member.cookie.as_ref()?);
         Some(format!("{name}={id}; Path=/; HttpOnly; SameSite=Lax"))
     }
-}
-
-/// Returns the value for a server. The key has a fixed length, and no name of a pool a line feed.
-fn id(key: &[u8; 32], pool: &str, server: &str) -> Box<str> {
-    let hash = Sha256::new().chain_update(key).chain_update(pool).chain_update("\n").chain_update(server);
-    let first = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    format!("{first:016x}").into()
 }
 
 /// Returns the key of pools without a secret, which is random for each process.
@@ -89,35 +92,43 @@ mod tests {
     use strait_http::head;
 
     use super::*;
-    use crate::config::pool::MemberOptions;
-    use crate::config::server::Server;
+    use crate::config::entry::Entry;
+    use crate::config::member::MemberOptions;
+    use crate::config::pool::{Members, ServerPool};
 
-    fn members(ports: &[u16]) -> Vec<Member> {
-        let server = |port| Server::Tcp { host: "10.0.0.1".into(), port, is_tls: false };
-        ports.iter().map(|port| Member::new(server(*port), MemberOptions::default())).collect()
-    }
-
-    fn sticky(pool: &str, key: Option<&str>, ports: &[u16]) -> Sticky {
+    /// Returns the cookie of a pool and its servers.
+    fn sticky(pool: &str, key: Option<&str>, ports: &[u16]) -> (Sticky, Members) {
         let (sticky, sticky_key) = (Some("S".to_owned()), key.map(str::to_owned));
-        Sticky::new(pool, &edge::Pool { sticky, sticky_key, ..edge::Pool::default() }, &members(ports))
-            .unwrap()
+        let config = edge::Pool { sticky, sticky_key, ..edge::Pool::default() };
+        let server = |port| Server::tcp("10.0.0.1", port, false);
+        let entries = ports.iter().map(|port| Entry::new(server(*port), MemberOptions::default())).collect();
+        let pool = ServerPool::new(Some(pool), &config, entries);
+        let members = pool.members();
+        (pool.sticky.unwrap(), members)
     }
 
-    fn named(sticky: &Sticky, fields: &str) -> Option<usize> {
+    /// Returns the values of the cookie.
+    fn ids(pool: &str, key: Option<&str>, ports: &[u16]) -> Vec<Box<str>> {
+        let (_, members) = sticky(pool, key, ports);
+        members.iter().map(|member| member.cookie.clone().unwrap()).collect()
+    }
+
+    fn named((sticky, members): &(Sticky, Members), fields: &str) -> Option<usize> {
         let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-        sticky.named(&head::request(bytes.as_bytes()).unwrap().unwrap().0)
+        let named = sticky.named(&head::request(bytes.as_bytes()).unwrap().unwrap().0, members)?;
+        members.iter().position(|member| member.is_same(&named))
     }
 
     #[test]
     fn value_names_a_server_at_any_position_and_no_address() {
-        let one = sticky("p", None, &[80, 81]);
-        assert_eq!(one.ids, sticky("p", None, &[80, 81]).ids);
-        assert_eq!(one.ids[0], sticky("p", None, &[9, 80]).ids[1]);
+        let one = ids("p", None, &[80, 81]);
+        assert_eq!(one, ids("p", None, &[80, 81]));
+        assert_eq!(one[0], ids("p", None, &[9, 80])[1]);
         let secret = "0123456789abcdef";
-        let keyed = sticky("p", Some(secret), &[80]);
-        assert_eq!(keyed.ids, sticky("p", Some(secret), &[80]).ids);
-        let others = [&one, &sticky("q", None, &[80]), &keyed, &sticky("q", Some(secret), &[80])];
-        let ids: std::collections::BTreeSet<_> = others.iter().flat_map(|other| &other.ids).collect();
+        let keyed = ids("p", Some(secret), &[80]);
+        assert_eq!(keyed, ids("p", Some(secret), &[80]));
+        let others = [&one, &ids("q", None, &[80]), &keyed, &ids("q", Some(secret), &[80])];
+        let ids: std::collections::BTreeSet<_> = others.into_iter().flatten().collect();
         assert_eq!(ids.len(), 5);
         assert!(ids.iter().all(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit())));
     }
@@ -125,7 +136,7 @@ mod tests {
     #[test]
     fn first_known_value_of_the_cookie_counts() {
         let sticky = sticky("p", None, &[80, 81]);
-        let [first, second] = [0, 1].map(|at: usize| sticky.ids[at].to_string());
+        let [first, second] = [0, 1].map(|at: usize| sticky.1[at].cookie.clone().unwrap());
         for (fields, expected) in [
             (String::new(), None),
             (format!("Cookie: S={second}\r\n"), Some(1)),

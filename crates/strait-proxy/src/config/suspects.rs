@@ -20,8 +20,8 @@ pub(crate) struct Suspects(VecDeque<Suspect>);
 #[derive(Debug)]
 struct Suspect {
     client: IpAddr,
-    /// Position of the server.
-    at: usize,
+    /// Hash of the server's address.
+    at: u64,
     /// Time of the first failure.
     noted: u64,
     /// True once its requests have failed at another server as well.
@@ -33,13 +33,13 @@ struct Suspect {
 pub(crate) enum Charge {
     /// It counts.
     Server,
-    /// It does not count, and neither do those at the server at this position, if there is one.
-    Client(Option<usize>),
+    /// It does not count, and neither do those at the server with this hash, if there is one.
+    Client(Option<u64>),
 }
 
 impl Suspects {
-    /// Decides about a failure at the server at position `at`.
-    pub(crate) fn note(&mut self, client: IpAddr, at: usize, now: u64) -> Charge {
+    /// Decides about a failure at the server with a hash.
+    pub(crate) fn note(&mut self, client: IpAddr, at: u64, now: u64) -> Charge {
         self.0.retain(|suspect| now.saturating_sub(suspect.noted) < SECONDS);
         match self.0.iter_mut().find(|suspect| suspect.client == client) {
             Some(suspect) if suspect.is_reason => Charge::Client(None),

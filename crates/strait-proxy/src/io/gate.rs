@@ -214,6 +214,20 @@ impl Gates {
         state.grant_all();
     }
 
+    /// Like [`Self::limit_servers`] after the addresses of a name have changed: a server that has
+    /// left keeps its limits while a permit for it is in use or awaited. Without them, all requests
+    /// in its queue would be sent to it at once.
+    pub(crate) fn limit_located(&self, mut servers: HashMap<Server, ServerLimits>) {
+        let mut state = self.state();
+        for server in state.gates.keys().filter_map(Key::server) {
+            if let Some(own) = state.servers.get(server) {
+                servers.entry(server.clone()).or_insert(*own);
+            }
+        }
+        state.servers = servers;
+        state.grant_all();
+    }
+
     /// Returns the time that a request waits for a server with a maximum of its own.
     pub(crate) fn patience(&self, server: &Server) -> Option<Duration> {
         self.state().servers.get(server).map(|own| own.queue.patience)
@@ -372,7 +386,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::config::pool::Queue;
+    use crate::config::member::Queue;
 
     fn limits(origin: usize) -> GateLimits {
         GateLimits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1, passwords: 1 }
@@ -383,7 +397,7 @@ mod tests {
     }
 
     fn origin(port: u16) -> Key {
-        Key::Origin(Server::Tcp { host: "a".into(), port, is_tls: false })
+        Key::Origin(Server::tcp("a", port, false))
     }
 
     fn later() -> Instant {
@@ -536,6 +550,28 @@ mod tests {
         assert!(now(&mut waiting).await.is_none() && gates.waiting(&server) == 2);
         let mut refused = pin!(gates.enter_after(&free, origin(1), later()));
         assert!(matches!(now(&mut refused).await, Some(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_that_leaves_its_name_keeps_its_maximum_while_requests_wait() {
+        let gates = gates(100);
+        let Key::Origin(server) = origin(1) else { unreachable!() };
+        let queue = Queue { waiters: 2, patience: Duration::from_secs(1) };
+        gates.limit_servers([(server.clone(), limits(100).of_server(1, queue))].into());
+        let first = gates.try_enter(origin(1)).unwrap();
+        let mut second = pin!(gates.enter(origin(1), later()));
+        let mut third = pin!(gates.enter(origin(1), later()));
+        assert!(now(&mut second).await.is_none() && now(&mut third).await.is_none());
+        gates.limit_located(HashMap::new());
+        assert!(now(&mut second).await.is_none() && now(&mut third).await.is_none());
+        assert_eq!(gates.waiting(&server), 2);
+        drop(first);
+        let second = now(&mut second).await.flatten().unwrap();
+        assert!(now(&mut third).await.is_none());
+        drop(second);
+        drop(now(&mut third).await.flatten().unwrap());
+        gates.limit_located(HashMap::new());
+        assert!(gates.patience(&server).is_none());
     }
 
     #[test]

@@ -233,9 +233,9 @@ impl Exchange<'_, '_> {
     /// RFC 9110 s9.3.6.
     async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, ExchangeError> {
         let port = authority.port_or_default(Scheme::Https);
-        let host = authority.host.to_string().trim_matches(['[', ']']).into();
+        let host = authority.host.to_string();
         // Bytes inside the tunnel belong to client and origin: the proxy adds no TLS.
-        let server = Server::Tcp { host, port, is_tls: false };
+        let server = Server::tcp(host.trim_matches(['[', ']']), port, false);
         let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
         self.client.record.other(200, Outcome::Tunnel);
         self.client.record.origin = connection.address;

@@ -1,8 +1,9 @@
 //! Exchange: one request, its client, and the means to respond.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::framing::BodyFraming;
@@ -11,6 +12,7 @@ use strait_http::trailer::Trailers;
 
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
+use crate::config::member::Member;
 use crate::config::sites::Resource;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError};
@@ -51,8 +53,8 @@ pub(crate) struct Exchange<'a, 'b> {
     /// Permit of the client's gate to the origin, if it was taken already.
     pub(crate) client_permit: Option<Permit>,
     pub(crate) body: BodyFraming,
-    /// Position of the chosen server in its pool: all requests of the exchange go to one server.
-    pub(crate) chosen: Cell<Option<usize>>,
+    /// Chosen server of its pool: all requests of the exchange go to one server.
+    pub(crate) chosen: RefCell<Option<Arc<Member>>>,
 }
 
 /// Error that ends an exchange.
@@ -134,8 +136,9 @@ impl Exchange<'_, '_> {
         let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
         let client_request = ClientRequest { request, client: self.peer.ip(), was_continued, host };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
-        let origin = Origin::of_request(resource, request, self.chosen.get(), self.worker.now());
-        self.chosen.set(origin.position());
+        let chosen = self.chosen.borrow().clone();
+        let origin = Origin::of_request(resource, request, chosen, self.worker.now());
+        self.chosen.replace(origin.member().cloned());
         OriginRequest::new(settings, head, &client_request, &resource.uri, (origin, body), purpose)
     }
 

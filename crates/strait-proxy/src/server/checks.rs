@@ -1,5 +1,5 @@
-//! Active checks of servers, on a thread of their own: a server that fails them gets no requests
-//! until it passes them again.
+//! Active checks of servers, on a thread that they share with [`crate::server::names`]: a server
+//! that fails them gets no requests until it passes them again.
 //!
 //! A check is a connection, or a GET and a response with the expected status. Each server is
 //! checked by a task of its own, so that one that hangs does not delay the others.
@@ -13,30 +13,40 @@ use strait_http::head;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::edge::Check;
+use crate::config::member::Member;
 use crate::config::pool::ServerPool;
 use crate::config::server::Server;
 use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
+use crate::io::gate::Gates;
 use crate::io::socket::Socket;
 use crate::io::{tls, unix};
+use crate::server::names::Names;
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::first;
 
-/// Checks the servers of all pools, until the channel of settings ends.
-pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>, clock: &Clock) {
+/// Follows the names of servers, and checks the servers of all pools, until the channel of settings
+/// ends.
+pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>, gates: &Arc<Gates>, clock: &Clock) {
     let runtime =
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async move {
-        let dns = Rc::new(Dns::default());
+        let dns = Rc::new(Dns::new(settings.borrow().dns.clone()));
         loop {
             // Dropped at the end of the block, which ends the tasks.
-            let _tasks = begin(&settings.borrow_and_update(), &dns, clock);
+            let mut tasks = JoinSet::new();
+            let current = settings.borrow_and_update().clone();
+            dns.adopt(&current.dns);
+            // A task may have set the limits of the settings before.
+            gates.limit_servers(current.server_limits());
+            Names::new(&current, gates, clock, dns.resolver()).follow_all(&mut tasks);
+            begin(&current, &dns, clock, &mut tasks);
             if settings.changed().await.is_err() {
                 return;
             }
@@ -44,50 +54,83 @@ pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>, clock: &Clock) {
     });
 }
 
-/// Begins a task for each server that is checked: at an interval, it notes the results.
-fn begin(settings: &Arc<Settings>, dns: &Rc<Dns>, clock: &Clock) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
+/// Begins a task for each pool with active checks.
+fn begin(settings: &Arc<Settings>, dns: &Rc<Dns>, clock: &Clock, tasks: &mut JoinSet<()>) {
     for pool in settings.sites.iter().flat_map(|sites| &sites.pools) {
         let Some(check) = &pool.check else { continue };
-        for index in 0..pool.members.len() {
-            let (settings, dns, pool, check) = (settings.clone(), dns.clone(), pool.clone(), check.clone());
-            let clock = clock.clone();
-            tasks.spawn_local(async move {
-                loop {
-                    let has_passed = passes_in_time(&settings, &dns, &pool, index, &check).await;
-                    pool.note_check(index, clock.now(), has_passed);
-                    sleep(Duration::from_secs(check.interval)).await;
+        let checker = Checker { settings: settings.clone(), dns: dns.clone(), clock: clock.clone() };
+        let (pool, check) = (pool.clone(), check.clone());
+        tasks.spawn_local(async move { checker.check_all(&pool, &check).await });
+    }
+}
+
+/// State of the checks of a pool.
+#[derive(Clone)]
+struct Checker {
+    settings: Arc<Settings>,
+    dns: Rc<Dns>,
+    clock: Clock,
+}
+
+impl Checker {
+    /// Checks the present servers of a pool, each by a task of its own.
+    async fn check_all(&self, pool: &Arc<ServerPool>, check: &Check) {
+        let mut tasks: JoinSet<()> = JoinSet::new();
+        let mut known: Vec<(Arc<Member>, AbortHandle)> = Vec::new();
+        loop {
+            let members = pool.members();
+            known.retain(|(member, task)| {
+                let is_present = members.iter().any(|other| other.is_same(member));
+                if !is_present {
+                    task.abort();
                 }
+                is_present
             });
+            for member in members.iter() {
+                if known.iter().any(|(other, _)| other.is_same(member)) {
+                    continue;
+                }
+                let (checker, pool, check) = (self.clone(), pool.clone(), check.clone());
+                let checked = member.clone();
+                let task = tasks.spawn_local(async move { checker.check(&pool, &checked, &check).await });
+                known.push((member.clone(), task));
+            }
+            while tasks.try_join_next().is_some() {}
+            pool.changed().await;
         }
     }
-    tasks
+
+    /// Checks a server at an interval, and notes the results.
+    async fn check(&self, pool: &ServerPool, member: &Member, check: &Check) {
+        loop {
+            let has_passed = passes_in_time(&self.settings, &self.dns, &member.server, check).await;
+            pool.note_check(member, self.clock.now(), has_passed);
+            if !has_passed {
+                // Its name may have another address: no request that connects shows it.
+                member.entry.doubt();
+            }
+            sleep(Duration::from_secs(check.interval)).await;
+        }
+    }
 }
 
 /// Checks a server once; returns true if it passes in time.
-async fn passes_in_time(
-    settings: &Settings,
-    dns: &Dns,
-    pool: &ServerPool,
-    index: usize,
-    check: &Check,
-) -> bool {
+async fn passes_in_time(settings: &Settings, dns: &Dns, server: &Server, check: &Check) -> bool {
     let limit = Duration::from_secs(check.timeout);
-    let passed = timeout(limit, passes(settings, dns, pool, index, check)).await;
+    let passed = timeout(limit, passes(settings, dns, server, check)).await;
     passed.ok().flatten().is_some()
 }
 
 /// Checks a server once, at its addresses in order until it passes at one; `None` if it fails.
-async fn passes(
-    settings: &Settings,
-    dns: &Dns,
-    pool: &ServerPool,
-    index: usize,
-    check: &Check,
-) -> Option<()> {
-    let server = &pool.members.get(index)?.server;
+async fn passes(settings: &Settings, dns: &Dns, server: &Server, check: &Check) -> Option<()> {
     let (host, port) = match server {
-        Server::Tcp { host, port, .. } => (host, *port),
+        Server::Tcp { port, address: Some(address), .. } => {
+            let connected = TcpStream::connect(SocketAddr::new(*address, *port)).await.ok()?;
+            return passes_on(settings, server, connected, check).await;
+        }
+        Server::Tcp { host, port, address: None, .. } => (host, *port),
+        // It has no server yet.
+        Server::Service(_) => return Some(()),
         Server::Unix(path) => {
             return passes_on(settings, server, unix::connect(path).await.ok()?, check).await;
         }

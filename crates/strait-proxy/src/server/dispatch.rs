@@ -1,6 +1,6 @@
 //! One request: from its head to the end of its response.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -62,7 +62,7 @@ pub(crate) async fn run(
         options,
         client_permit: None,
         body,
-        chosen: Cell::default(),
+        chosen: RefCell::default(),
     };
     let done = match route {
         Ok(Route::Cache(resource)) => lookup::answer(&mut exchange, &resource).await,

@@ -8,4 +8,5 @@ pub(crate) mod current;
 pub(crate) mod dispatch;
 pub(crate) mod http2;
 pub(crate) mod listen;
+pub(crate) mod names;
 pub(crate) mod proxy;

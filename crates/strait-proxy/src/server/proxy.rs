@@ -120,8 +120,9 @@ impl Bound {
         };
         proxy.start_workers(listeners.by_worker, receivers)?;
         if proxy.settings().is_reverse() {
-            let (checked, clock) = (proxy.checked.subscribe(), proxy.shared.clock.clone());
-            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked, &clock))?);
+            let (checked, shared) = (proxy.checked.subscribe(), proxy.shared.clone());
+            let run = move || checks::run(checked, &shared.gates, &shared.clock);
+            proxy.threads.push(thread("checks".to_owned(), run)?);
             // A reload can add routes that compress.
             let shared = proxy.shared.clone();
             proxy.threads.push(thread("compress".to_owned(), move || compressor::run(&shared))?);

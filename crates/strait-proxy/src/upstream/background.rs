@@ -97,7 +97,7 @@ mod tests {
     fn fetches_are_limited_per_origin_and_per_client() {
         let background = Arc::new(Background::default());
         let limits = BackgroundLimits { of_origin: 3, of_client: 2 };
-        let server = |port| Server::Tcp { host: "a".into(), port, is_tls: false };
+        let server = |port| Server::tcp("a", port, false);
         let fetch = |port, last| {
             let mut fetch = Fetch::new(&background, &server(port), Client::of([192, 0, 2, last].into()));
             let is_counted = fetch.begin(limits);

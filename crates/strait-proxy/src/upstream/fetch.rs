@@ -16,7 +16,7 @@ use crate::io::socket::{Socket, SocketError};
 use crate::upstream::error::{Failure, FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
-use crate::upstream::pool::{Connection, Upstream};
+use crate::upstream::pool::{Connection, Upstream, enter};
 use crate::upstream::upload::{Upload, send_continue};
 
 /// Maximum of forwarded interim responses (RFC 9110, section 15.2).
@@ -57,9 +57,16 @@ pub(crate) async fn fetch(
         if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
             return Err(OriginError::NoServer.into());
         }
+        request.origin.await_service(upstream.settings.timeouts.connect, upstream.clock.now()).await;
         let load = request.origin.load();
         let permits = request.take_permits();
-        let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
+        let server = &request.origin.server;
+        let connected = match enter(upstream, server, request.client, permits).await {
+            // Its name has lost the address while the request was waiting.
+            Ok(_) if request.origin.is_gone() => continue,
+            Ok(slot) => Connection::to(upstream, server, slot).await,
+            Err(error) => Err(error),
+        };
         let failure = match connected {
             Err(error) if error.is_of_limit() && request.origin.is_out() => continue,
             Err(error) => {

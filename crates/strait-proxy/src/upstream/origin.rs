@@ -2,11 +2,14 @@
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 use strait_http::head::Request;
+use tokio::time::timeout;
 
-use crate::config::pool::{Load, ServerPool};
+use crate::config::member::{Load, Member};
+use crate::config::pool::ServerPool;
 use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::gate::Client;
@@ -25,27 +28,32 @@ struct Choice {
     pool: Arc<ServerPool>,
     /// Hash of the URI, if the choice depends on it.
     hash: u64,
-    /// Position of the present server.
-    at: usize,
-    /// Positions of the servers so far, the present one included.
-    tried: SmallVec<[usize; 4]>,
+    /// Present server.
+    member: Arc<Member>,
+    /// Servers so far, the present one included.
+    tried: SmallVec<[Arc<Member>; 4]>,
+    /// Number of other addresses of a name among them, which do not count as attempts.
+    siblings: usize,
     /// First failure after the request was sent.
     suspect: Option<Suspect>,
     /// Server that the client's cookie names, if the pool is sticky for the request.
     sticky: Option<Named>,
 }
 
-/// Position of the server that a cookie names; `None` if it names no server of the pool.
-#[derive(Clone, Copy, Debug)]
-struct Named(Option<usize>);
+/// Server that a cookie names; `None` if it names no server of the pool.
+#[derive(Clone, Debug)]
+struct Named(Option<Arc<Member>>);
+
+/// Maximum of addresses of names that a request tries in addition to its attempts, after no
+/// connection was possible: addresses can be out of date.
+const SIBLINGS_MAX: usize = 3;
 
 /// Failure of a server after the request was sent: the server or the request may be the reason. It
 /// counts unless another server fails in the same way. Otherwise one client could eject all servers
 /// by a request that no server answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Suspect {
-    /// Position of the server.
-    at: usize,
+    member: Arc<Member>,
     kind: Discriminant<OriginError>,
     /// True if another server has failed in the same way.
     is_excused: bool,
@@ -53,32 +61,36 @@ struct Suspect {
 
 impl Origin {
     /// Returns the server of a resource: `chosen` of its pool, or another one if that is down.
-    pub(crate) fn of(resource: &Resource<'_>, chosen: Option<usize>, now: u64) -> Self {
+    pub(crate) fn of(resource: &Resource<'_>, chosen: Option<Arc<Member>>, now: u64) -> Self {
         let Some(pool) = resource.pool else {
             return Self { server: Server::of(&resource.uri), choice: None };
         };
         let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
-        let chosen = chosen.filter(|at| !pool.members[*at].is_out());
-        // A pool has at least one server.
-        let at = chosen.or_else(|| pool.choose(now, hash, &[])).unwrap_or(0);
-        let choice =
-            Choice { pool: pool.clone(), hash, at, tried: smallvec![at], suspect: None, sticky: None };
-        Self { server: pool.members[at].server.clone(), choice: Some(choice) }
+        let chosen = chosen.filter(|member| !member.is_out() && !member.is_gone());
+        let chosen = chosen.or_else(|| pool.choose(now, hash, &[]));
+        // A pool has at least one server. Without one, the client's host must not take its place.
+        let Some(member) = chosen.or_else(|| pool.members().first().cloned()) else {
+            return Self { server: Server::none(), choice: None };
+        };
+        let (server, tried) = (member.server.clone(), smallvec![member.clone()]);
+        let (pool, suspect, sticky) = (pool.clone(), None, None);
+        let choice = Choice { pool, hash, member, tried, siblings: 0, suspect, sticky };
+        Self { server, choice: Some(choice) }
     }
 
     /// Returns the server for a client's request: `chosen`, that of its cookie, or another one.
     pub(crate) fn of_request(
         resource: &Resource<'_>,
         request: &Request<'_>,
-        chosen: Option<usize>,
+        chosen: Option<Arc<Member>>,
         now: u64,
     ) -> Self {
         let sticky = resource.pool.and_then(|pool| Some((pool, pool.sticky.as_ref()?)));
         let Some((pool, sticky)) = sticky.filter(|_| resource.manner.may_be_sticky()) else {
             return Self::of(resource, chosen, now);
         };
-        let named = sticky.named(request);
-        let stuck = named.filter(|at| pool.may_stick(*at, now));
+        let named = sticky.named(request, &pool.members());
+        let stuck = named.clone().filter(|member| pool.may_stick(member, now));
         let mut origin = Self::of(resource, chosen.or(stuck), now);
         if let Some(choice) = &mut origin.choice {
             choice.sticky = Some(Named(named));
@@ -89,62 +101,87 @@ impl Origin {
     /// Returns the value of Set-Cookie for the client, if its cookie does not name the server.
     pub(crate) fn set_cookie(&self) -> Option<String> {
         let choice = self.choice.as_ref()?;
-        let Named(named) = choice.sticky?;
-        let sticky = choice.pool.sticky.as_ref().filter(|_| named != Some(choice.at))?;
-        sticky.set_cookie(choice.at)
+        let Named(named) = choice.sticky.as_ref()?;
+        let is_named = named.as_ref().is_some_and(|named| named.is_same(&choice.member));
+        let sticky = choice.pool.sticky.as_ref().filter(|_| !is_named)?;
+        sticky.set_cookie(&choice.member)
     }
 
-    /// Returns the position of the server in its pool.
-    pub(crate) fn position(&self) -> Option<usize> {
-        self.choice.as_ref().map(|choice| choice.at)
+    /// Returns the server of its pool.
+    pub(crate) fn member(&self) -> Option<&Arc<Member>> {
+        self.choice.as_ref().map(|choice| &choice.member)
     }
 
     /// Returns true if its pool has other servers, which may have free connections.
     pub(crate) fn has_others(&self) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.pool.members.len() > 1)
+        self.choice.as_ref().is_some_and(|choice| choice.pool.members().len() > 1)
     }
 
-    /// Returns true if the server fails active checks or was taken out, maybe since it was chosen.
+    /// Returns true if the server fails active checks, was taken out, or has left its name, maybe
+    /// since it was chosen.
     pub(crate) fn is_out(&self) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_out())
+        self.is_gone() || self.member().is_some_and(|member| member.is_out())
+    }
+
+    /// Returns true if its name no longer has its address: the address may be another machine's.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.member().is_some_and(|member| member.is_gone())
+    }
+
+    /// Waits up to `limit` for the first lookup of a service, and moves on to one of its servers.
+    pub(crate) async fn await_service(&mut self, limit: Duration, now: u64) {
+        let Some(Choice { pool, hash, member, tried, .. }) = &mut self.choice else { return };
+        if !matches!(member.server, Server::Service(_)) {
+            return;
+        }
+        let _ = timeout(limit, member.entry.looked_up()).await;
+        if !member.is_gone() {
+            return;
+        }
+        if let Some(next) = pool.choose(now, *hash, tried) {
+            tried.pop();
+            tried.push(next.clone());
+            self.server = next.server.clone();
+            *member = next;
+        }
     }
 
     /// Chooses another server in place of one that is out. Returns false if the others are out as
     /// well, or were tried.
     pub(crate) fn leave(&mut self, now: u64) -> bool {
-        let Some(Choice { pool, hash, at, tried, .. }) = &mut self.choice else { return false };
-        let up = pool.choose(now, *hash, tried).filter(|next| !pool.members[*next].is_out());
+        let Some(Choice { pool, hash, member, tried, .. }) = &mut self.choice else { return false };
+        let up = pool.choose(now, *hash, tried).filter(|next| !next.is_out());
         let Some(next) = up else { return false };
         // The request was not sent to the one that is out, the last of `tried`.
         tried.pop();
-        tried.push(next);
-        *at = next;
-        self.server = pool.members[next].server.clone();
+        tried.push(next.clone());
+        self.server = next.server.clone();
+        *member = next;
         true
     }
 
     /// Counts a request that got no connection within the limits of the server.
     pub(crate) fn note_refused(&self) {
-        if let Some(choice) = &self.choice {
-            choice.pool.members[choice.at].note_refused();
+        if let Some(member) = self.member() {
+            member.note_refused();
         }
     }
 
     /// Counts a request to the server.
     pub(crate) fn load(&self) -> Option<Load> {
-        self.choice.as_ref().map(|choice| Load::on(&choice.pool.members[choice.at]))
+        self.member().map(|member| Load::on(member))
     }
 
     /// Counts a request that waits for its client's share of the server.
     pub(crate) fn waiting(&self) -> Option<Load> {
-        self.choice.as_ref().map(|choice| Load::waiting(&choice.pool.members[choice.at]))
+        self.member().map(|member| Load::waiting(member))
     }
 
     /// Notes that the server has responded.
     pub(crate) fn note_success(&mut self, now: u64) {
         if let Some(choice) = &mut self.choice {
             choice.count_suspect(now);
-            choice.pool.note_success(choice.at, now);
+            choice.member.note_success(now);
         }
     }
 
@@ -154,15 +191,17 @@ impl Origin {
         let Some(choice) = &mut self.choice else { return false };
         let error = &failure.error;
         if error.is_of_server() && (error.is_unreachable() || !failure.was_sent) {
-            choice.pool.note_failure(choice.at, now);
+            choice.pool.note_failure(&choice.member, now);
+            choice.member.entry.doubt();
+            choice.note_sibling(error);
         } else if error.is_of_server() && failure.may_repeat {
             choice.suspect(error);
         } else if error.is_of_server() {
-            choice.pool.note_unrepeated_failure(choice.at, client.address(), now);
+            choice.pool.note_unrepeated_failure(&choice.member, client.address(), now);
         }
         let may_move = error.may_fail_over() && failure.may_repeat;
         if let Some(next) = may_move.then(|| choice.next(now)).flatten() {
-            self.server = choice.pool.members[next].server.clone();
+            self.server = next;
             return true;
         }
         choice.count_suspect(now);
@@ -179,33 +218,42 @@ impl Origin {
 impl Choice {
     /// Notes a failure after the request was sent.
     fn suspect(&mut self, error: &OriginError) {
-        let (at, kind) = (self.at, discriminant(error));
-        match &mut self.suspect {
-            Some(first) => first.is_excused |= first.kind == kind,
-            None => self.suspect = Some(Suspect { at, kind, is_excused: false }),
+        let kind = discriminant(error);
+        if let Some(first) = &mut self.suspect {
+            first.is_excused |= first.kind == kind;
+        } else {
+            let member = self.member.clone();
+            self.suspect = Some(Suspect { member, kind, is_excused: false });
         }
+    }
+
+    /// Notes that an address of a name has refused a connection, which is no attempt. One that does
+    /// not answer is: waiting for several would take too long.
+    fn note_sibling(&mut self, error: &OriginError) {
+        let is_refused = error.is_unreachable() && self.member.server.is_at_address();
+        self.siblings += usize::from(is_refused && self.siblings < SIBLINGS_MAX);
     }
 
     /// Counts the first failure after the request was sent, unless another server has failed in the
     /// same way.
     fn count_suspect(&mut self, now: u64) {
-        if let Some(Suspect { at, is_excused: false, .. }) = self.suspect.take() {
-            self.pool.note_failure(at, now);
+        if let Some(Suspect { member, is_excused: false, .. }) = self.suspect.take() {
+            self.pool.note_failure(&member, now);
         }
     }
 
     /// Moves on to a server that was not tried, and gets requests.
-    fn next(&mut self, now: u64) -> Option<usize> {
-        if self.tried.len() >= self.pool.attempts {
+    fn next(&mut self, now: u64) -> Option<Server> {
+        if self.tried.len() >= self.pool.attempts + self.siblings {
             return None;
         }
         let next = self.pool.choose(now, self.hash, &self.tried)?;
-        if self.pool.members[next].is_out() {
+        if next.is_out() {
             return None;
         }
-        self.tried.push(next);
-        self.at = next;
-        Some(next)
+        self.tried.push(next.clone());
+        self.member = next;
+        Some(self.member.server.clone())
     }
 }
 
@@ -225,23 +273,31 @@ mod tests {
 
     use super::*;
     use crate::config::edge;
-    use crate::config::pool::{Member, MemberOptions};
+    use crate::config::entry::{Entry, of_addresses};
+    use crate::config::member::MemberOptions;
     use crate::config::sites::Manner;
 
     fn pool(servers: u16) -> Arc<ServerPool> {
         let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
-        let server = |port| Server::Tcp { host: "a".into(), port, is_tls: false };
-        let members = (1..=servers).map(|port| Member::new(server(port), MemberOptions::default())).collect();
-        Arc::new(ServerPool::new(Some("p"), &config, members))
+        let server = |port| Server::tcp("a", port, false);
+        let entries = (1..=servers).map(|port| Entry::new(server(port), MemberOptions::default())).collect();
+        Arc::new(ServerPool::new(Some("p"), &config, entries))
     }
 
     fn take_down(pool: &ServerPool, index: usize) {
-        (0..100).for_each(|_| pool.note_check(index, 100, false));
+        (0..100).for_each(|_| pool.note_check(&pool.members()[index], 100, false));
     }
 
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {
         let uri = Uri::parse("http://a/").unwrap();
-        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, Some(chosen), 100)
+        let chosen = Some(pool.members()[chosen].clone());
+        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, chosen, 100)
+    }
+
+    /// Returns the position of the server in its pool.
+    fn position(origin: &Origin) -> Option<usize> {
+        let choice = origin.choice.as_ref()?;
+        choice.pool.members().iter().position(|member| member.is_same(&choice.member))
     }
 
     fn client() -> Client {
@@ -249,7 +305,7 @@ mod tests {
     }
 
     fn failures(pool: &ServerPool) -> Vec<u64> {
-        pool.members.iter().map(|member| member.state.failures.load(Ordering::Relaxed)).collect()
+        pool.members().iter().map(|member| member.state.failures.load(Ordering::Relaxed)).collect()
     }
 
     /// Failure to connect.
@@ -267,14 +323,28 @@ mod tests {
     fn request_leaves_a_server_that_is_down_without_a_failed_attempt() {
         let pool = pool(3);
         take_down(&pool, 0);
-        assert_ne!(origin(&pool, 0).position(), Some(0));
+        assert_ne!(position(&origin(&pool, 0)), Some(0));
         let mut origin = origin(&pool, 1);
         take_down(&pool, 1);
         assert!(origin.is_out() && origin.leave(100) && !origin.is_out());
-        assert_eq!((origin.position(), origin.server.to_string().as_str()), (Some(2), "a:3"));
+        assert_eq!((position(&origin), origin.server.to_string().as_str()), (Some(2), "a:3"));
         // The others are out: the failure stays that of this server.
         assert!(!origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
-        assert_eq!((origin.position(), failures(&pool)), (Some(2), vec![0, 0, 1]));
+        assert_eq!((position(&origin), failures(&pool)), (Some(2), vec![0, 0, 1]));
+    }
+
+    #[test]
+    fn request_leaves_a_server_that_has_left_its_name() {
+        let entry = Entry::new(Server::tcp("a.example", 80, false), MemberOptions::default());
+        let pool = Arc::new(ServerPool::new(Some("p"), &edge::Pool::default(), vec![entry]));
+        let locate = |last: u8| pool.locate(0, of_addresses(&[[192, 0, 2, last].into()], 80, 1), 100);
+        locate(1);
+        let mut origin = origin(&pool, 0);
+        assert!(!origin.is_out());
+        locate(2);
+        assert!(origin.is_gone() && origin.is_out() && origin.leave(100));
+        assert!(!origin.is_out() && origin.server.to_string().ends_with("192.0.2.2"));
+        assert_eq!(failures(&pool), [0]);
     }
 
     #[test]
@@ -283,7 +353,7 @@ mod tests {
             let pool = pool(2);
             let mut origin = origin(&pool, 0);
             assert!(
-                origin.fail_over(100, client(), &unsent(errno)) && origin.position() == Some(1),
+                origin.fail_over(100, client(), &unsent(errno)) && position(&origin) == Some(1),
                 "{errno}"
             );
             assert!(!origin.fail_over(100, client(), &unsent(errno)), "{errno}");

@@ -15,7 +15,7 @@ use strait_transfer::pipe::Pipes;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
-use crate::config::pool::Load;
+use crate::config::member::Load;
 use crate::config::server::Server;
 use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
@@ -162,15 +162,12 @@ impl Pool {
 }
 
 impl Connection {
-    /// Returns an idle or a new connection to `server` on behalf of `client`, which may have taken
-    /// permits of its own gate and of the server's already.
+    /// Returns an idle or a new connection to `server`, for which `slot` is.
     pub(crate) async fn to(
         upstream: &Upstream<'_>,
         server: &Server,
-        client: Client,
-        permits: (Option<Permit>, Option<Permit>),
+        slot: Slot,
     ) -> Result<Box<Self>, OriginError> {
-        let slot = enter(upstream, server, client, permits).await?;
         let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
             Some(mut connection) => {
@@ -230,10 +227,10 @@ impl Connection {
     }
 
     /// Keeps the connection for the next request, unless the origin has sent more than its
-    /// response, or its server was taken out.
+    /// response, or its server gets no more requests.
     pub(crate) fn keep(mut self: Box<Self>, upstream: &Upstream<'_>) {
-        let is_drained = self.load.as_ref().is_some_and(Load::is_drained);
-        if !is_drained && self.buffer.is_empty() && self.socket.is_quiet() {
+        let is_last = self.load.as_ref().is_some_and(Load::is_last);
+        if !is_last && self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
             self.slot = None;
             self.background = None;
@@ -244,7 +241,7 @@ impl Connection {
 }
 
 /// Waits for a permit at the client's gate, then at the origin's, unless they were taken before.
-async fn enter(
+pub(crate) async fn enter(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
@@ -303,13 +300,36 @@ async fn shake_hands(
 async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     match server {
-        Server::Tcp { host, port, .. } => connect_to_host(upstream, host, *port, deadline).await,
+        Server::Tcp { port, address: Some(address), .. } => {
+            connect_to_address(upstream, SocketAddr::new(*address, *port), deadline).await
+        }
+        Server::Tcp { host, port, address: None, .. } => {
+            connect_to_host(upstream, host, *port, deadline).await
+        }
+        Server::Service(service) => Err(OriginError::Name {
+            host: service.name.clone(),
+            error: io::Error::other("no SRV record leads to an address"),
+        }),
         Server::Unix(path) => {
             let connected = timeout_at(deadline, opened(upstream, || unix::connect(path))).await;
             let connected = connected.map_err(|_| OriginError::ConnectTimedOut)?;
             connected.map_err(|error| OriginError::of_connect(server, error))
         }
     }
+}
+
+/// Connects to one address of a name that is followed.
+async fn connect_to_address(
+    upstream: &Upstream<'_>,
+    address: SocketAddr,
+    deadline: tokio::time::Instant,
+) -> Result<TcpStream, OriginError> {
+    if !may_reach(upstream.settings, address.ip()) {
+        return Err(OriginError::Forbidden { address: address.ip() });
+    }
+    let connected = timeout_at(deadline, opened(upstream, || TcpStream::connect(address))).await;
+    let connected = connected.map_err(|_| OriginError::TimedOut)?;
+    connected.map_err(|error| OriginError::of_connect(&address, error))
 }
 
 /// Connects to one of a host's addresses that the proxy may reach.

@@ -50,6 +50,20 @@ impl Server {
         Self::accept(address.to_string(), address.port().to_string(), accept)
     }
 
+    /// Starts a server at an address, with the port of another one or a free one. Its name is the
+    /// address.
+    pub(crate) fn at(address: &str, port: u16) -> Self {
+        let listener = TcpListener::bind((address, port)).unwrap();
+        let text = listener.local_addr().unwrap().to_string();
+        let accept = move || listener.accept().ok().map(|(stream, _)| stream);
+        Self::accept(text, address.to_owned(), accept)
+    }
+
+    /// Returns its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.text.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap()
+    }
+
     /// Starts a server on a Unix socket.
     pub(crate) fn on_unix(path: &Path) -> Self {
         let listener = UnixListener::bind(path).unwrap();
@@ -161,7 +175,13 @@ impl Rig {
     /// Starts a proxy for a pool of servers, with more keys of the pool and at the top of the file.
     pub(crate) fn start(servers: &[(&Server, &str)], pool: &str, rest: &str) -> Self {
         let servers: Vec<_> =
-            servers.iter().map(|(server, more)| format!("\"{} {more}\"", server.text)).collect();
+            servers.iter().map(|(server, more)| format!("{} {more}", server.text)).collect();
+        Self::of(&servers.iter().map(String::as_str).collect::<Vec<_>>(), pool, rest)
+    }
+
+    /// Like [`Self::start`], with the servers as the file has them.
+    pub(crate) fn of(servers: &[&str], pool: &str, rest: &str) -> Self {
+        let servers: Vec<_> = servers.iter().map(|text| format!("\"{text}\"")).collect();
         let toml = format!(
             "{rest}\nworkers = 2\ntimeouts.drain = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n[pool.p]\nservers = [{}]\n{pool}\n[[site]]\n[[site.route]]\npool = \"p\"\n",
             servers.join(", ")

@@ -379,7 +379,7 @@ fn reload_does_not_make_sites_a_forward_proxy() {
 #[test]
 fn wrong_sites_are_reported_together() {
     let toml = r#"
-pool.a.servers = ["127.0.0.1:1", "127.0.0.1:1", "a", "http://a/b", "a:1 weight=0"]
+pool.a.servers = ["127.0.0.1:1", "127.0.0.1:1", "a", "http://a/b", "a:1 weight=0", "srv://a.example", "srv://_http._tcp.a weight=2", "LABEL:1", "a..b:1"]
 pool.unused.servers = ["127.0.0.1:1"]
 pool.empty.servers = []
 [[site]]
@@ -410,9 +410,14 @@ respond = { headers = { Content-Length = "1" } }
 [[site]]
 [[site]]
 "#;
+    let toml = &toml.replace("LABEL", &"x".repeat(64));
     let config = Config::from_toml(toml).unwrap();
     let error = Config::locate(toml, config.check().unwrap_err()).to_string();
     for expected in [
+        "\"srv://a.example\": expected the name of SRV records, for example srv://_http._tcp.example.org",
+        "\"srv://_http._tcp.a weight=2\": the SRV records have the weights; remove weight",
+        ":1\": a label of the name is too long; the maximum is 63 bytes",
+        "\"a..b:1\": expected HOST:PORT",
         "line 2: pool.a.servers: \"127.0.0.1:1\" occurs twice",
         "pool.a.servers: \"a\": it has no port",
         "pool.a.servers: \"http://a/b\": it has a path",
@@ -435,9 +440,16 @@ respond = { headers = { Content-Length = "1" } }
     ] {
         assert!(error.lines().any(|line| line.contains(expected)), "{expected}:\n{error}");
     }
+}
+
+#[test]
+fn wrong_origins_and_pools_are_reported() {
     for (toml, expected) in [
         ("origin = \"http://a\"\npool.a.servers = [\"a:1\"]", "origin: [[site]] and [pool.NAME]"),
         ("pool.a.servers = [\"a:1\"]", "pool: there is no [[site]]"),
+        ("dns.servers = [\"dns.example\"]", "dns.servers: \"dns.example\" is no address"),
+        ("dns.ttl_min = 90", "dns.ttl_min = 90: more than dns.ttl_max = 60"),
+        ("origin = \"srv://a\"", "origin = \"srv://a\": expected the name of SRV records"),
     ] {
         let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

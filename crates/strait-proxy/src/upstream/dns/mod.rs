@@ -1,25 +1,38 @@
-//! DNS cache: addresses of host names, looked up once for all requests and kept for a while.
+//! DNS cache: addresses of host names, looked up once for all requests and kept for the lifetime of
+//! their records.
 //!
-//! The system's resolver (getaddrinfo(3)) blocks a thread and reports no lifetime. The number of
-//! concurrent lookups is limited, and results are kept for a fixed time. An old result is used
-//! while a new one is awaited or not available (RFC 8767). A cached address grants no access: each
-//! connection checks `access.reach` again, so that a name with changing addresses (DNS rebinding)
-//! gains nothing.
+//! The number of concurrent lookups is limited. An old result is used while a new one is awaited or
+//! not available (RFC 8767), but not after a server has answered that there is no such name. A
+//! cached address grants no access: each connection checks `access.reach` again, so that a name
+//! with changing addresses (DNS rebinding) gains nothing.
+
+pub(crate) mod resolver;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-/// Time for which addresses are kept.
-const FOUND_FOR: Duration = Duration::from_secs(30);
-/// Time for which old addresses are used in place of new ones.
-const OLD_FOR: Duration = Duration::from_mins(10);
+use crate::config::dns::Dns as Settings;
+use crate::upstream::dns::resolver::{Answer, LookupError, Resolver};
+
+/// Time after their lifetime in which old addresses are used while new ones are awaited.
+const AWAITED_FOR: Duration = Duration::from_mins(10);
+/// Time after their lifetime in which old addresses are used while no server answers (RFC 8767,
+/// section 5, recommends 1 to 3 days).
+const UNANSWERED_FOR: Duration = Duration::from_hours(24);
+/// Time that a request waits for new addresses before it uses old ones (RFC 8767, section 5).
+const ANSWER_WAIT: Duration = Duration::from_millis(1800);
+/// Time that a request waits for a lookup without old addresses. Callers have a shorter one.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
 /// Time for which a failed lookup is kept, and for which unreachable addresses are not looked up
 /// again.
 const FAILED_FOR: Duration = Duration::from_secs(1);
@@ -27,18 +40,25 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 const NAMES_MAX: usize = 1024;
 /// Maximum of addresses of a name.
 const ADDRESSES_MAX: usize = 16;
-/// Maximum of concurrent lookups: each is a thread.
-const LOOKUPS_MAX: usize = 16;
+/// Maximum of concurrent lookups: each can have two sockets.
+const LOOKUPS_MAX: usize = 32;
 
-/// Blocking lookup of a name.
-type Resolve = fn(&str) -> io::Result<Vec<IpAddr>>;
+/// Lookup of a name.
+type Looking = Pin<Box<dyn Future<Output = Result<Answer<IpAddr>, LookupError>>>>;
 
 /// DNS cache of a worker.
-#[derive(Debug)]
 pub(crate) struct Dns {
     known: RefCell<HashMap<Box<str>, Known>>,
     lookups: Arc<Semaphore>,
-    resolve: Resolve,
+    resolver: RefCell<Rc<Resolver>>,
+    /// Function that looks a name up.
+    look_up: fn(Rc<Resolver>, String) -> Looking,
+}
+
+impl fmt::Debug for Dns {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Dns").field("known", &self.known).finish_non_exhaustive()
+    }
 }
 
 /// Results for a name.
@@ -56,19 +76,34 @@ type Lookup = watch::Receiver<Option<Found>>;
 #[derive(Clone, Debug)]
 struct Found {
     /// Addresses, or the reason why there are none.
-    addresses: Result<Arc<[IpAddr]>, Arc<str>>,
+    addresses: Result<Arc<[IpAddr]>, LookupError>,
     at: Instant,
-}
-
-impl Default for Dns {
-    fn default() -> Self {
-        Self::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
-    }
+    /// Time for which it is used.
+    ttl: Duration,
 }
 
 impl Dns {
-    fn new(resolve: Resolve) -> Self {
-        Self { known: RefCell::default(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)), resolve }
+    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+        Self::with(settings, |resolver, name| Box::pin(async move { resolver.addresses(&name).await }))
+    }
+
+    fn with(settings: Arc<Settings>, look_up: fn(Rc<Resolver>, String) -> Looking) -> Self {
+        let lookups = Arc::new(Semaphore::new(LOOKUPS_MAX));
+        let resolver = RefCell::new(Rc::new(Resolver::new(settings)));
+        Self { known: RefCell::default(), lookups, resolver, look_up }
+    }
+
+    /// Applies other settings: forgets all addresses if they differ.
+    pub(crate) fn adopt(&self, settings: &Arc<Settings>) {
+        if !self.resolver.borrow().is_of(settings) {
+            self.resolver.replace(Rc::new(Resolver::new(settings.clone())));
+            self.known.borrow_mut().clear();
+        }
+    }
+
+    /// Returns the resolver, which has no cache.
+    pub(crate) fn resolver(&self) -> Rc<Resolver> {
+        self.resolver.borrow().clone()
     }
 
     /// Returns the addresses of a host in the order in which to try them. For an address, returns
@@ -80,10 +115,19 @@ impl Dns {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(Arc::from([address]));
         }
-        let mut found = self.find(&host.to_ascii_lowercase())?;
-        let found = found.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
-        let addresses = found.map(|found| found.addresses);
-        addresses.unwrap_or_else(|| Err("the lookup has ended".into())).map_err(|why| io::Error::other(&*why))
+        let name = host.to_ascii_lowercase();
+        let mut found = self.find(&name)?;
+        let old = self.known.borrow().get(&*name).and_then(|known| known.old(UNANSWERED_FOR));
+        let patience = if old.is_some() { ANSWER_WAIT } else { LONGEST_WAIT };
+        let found = timeout(patience, found.wait_for(Option::is_some)).await;
+        let found = found.ok().and_then(Result::ok).and_then(|found| found.clone());
+        let ended = || Err(LookupError::Failed("the lookup has ended".into()));
+        let addresses = found.map_or_else(ended, |found| found.addresses);
+        match (addresses, old) {
+            (Err(LookupError::Failed(_)), Some(old)) => old.addresses,
+            (addresses, _) => addresses,
+        }
+        .map_err(io::Error::other)
     }
 
     /// Makes an address the first one to try: a connection to it succeeded.
@@ -91,10 +135,10 @@ impl Dns {
         let mut known = self.known.borrow_mut();
         let Some(known) = known.get_mut(&*host.to_ascii_lowercase()) else { return };
         let latest = known.latest.borrow().clone();
-        if let Some(Found { addresses: Ok(addresses), at }) = latest {
+        if let Some(Found { addresses: Ok(addresses), at, ttl }) = latest {
             let mut addresses = addresses.to_vec();
             addresses.sort_by_key(|other| *other != address);
-            known.latest = over(Found { addresses: Ok(addresses.into()), at });
+            known.latest = over(Found { addresses: Ok(addresses.into()), at, ttl });
         }
     }
 
@@ -114,7 +158,11 @@ impl Dns {
         if let Some(known) = known.get_mut(name) {
             if !is_good(&known.latest) {
                 let latest = known.latest.borrow().clone();
-                known.before = latest.filter(|found| found.addresses.is_ok()).or(known.before.take());
+                match latest.as_ref().map(|found| &found.addresses) {
+                    Some(Ok(_)) => known.before = latest,
+                    Some(Err(LookupError::None { .. })) => known.before = None,
+                    Some(Err(LookupError::Failed(_))) | None => {}
+                }
                 known.latest = self.look_up(name);
             }
             return Ok(known.serving());
@@ -133,15 +181,18 @@ impl Dns {
     /// Begins a lookup, which continues without waiters.
     fn look_up(&self, name: &str) -> Lookup {
         let (sender, receiver) = watch::channel(None);
-        let (lookups, resolve, name) = (self.lookups.clone(), self.resolve, name.to_owned());
+        let (lookups, looking) = (self.lookups.clone(), (self.look_up)(self.resolver(), name.to_owned()));
         tokio::task::spawn_local(async move {
             // It is never closed.
             let Ok(_permit) = lookups.acquire().await else { return };
-            let looked_up = tokio::task::spawn_blocking(move || resolve(&name)).await;
-            let addresses = looked_up.unwrap_or_else(|error| Err(error.into()));
-            let addresses = addresses.map(alternating).map_err(|error| error.to_string().into());
+            let answer = looking.await;
+            let ttl = match &answer {
+                Ok(Answer { ttl, .. }) | Err(LookupError::None { ttl }) => *ttl,
+                Err(LookupError::Failed(_)) => FAILED_FOR,
+            };
+            let addresses = answer.map(|answer| alternating(answer.records));
             // An error means that there are no waiters.
-            let _ = sender.send(Some(Found { addresses, at: Instant::now() }));
+            let _ = sender.send(Some(Found { addresses, at: Instant::now(), ttl }));
         });
         receiver
     }
@@ -155,9 +206,17 @@ impl Known {
 
     /// Returns the latest lookup, or the previous one while that is used in its place.
     fn serving(&self) -> Lookup {
-        let is_missing = self.latest.borrow().as_ref().is_none_or(|found| found.addresses.is_err());
-        let before = self.before.clone().filter(|found| is_missing && found.at.elapsed() < OLD_FOR);
-        before.map_or_else(|| self.latest.clone(), over)
+        let old_for = match self.latest.borrow().as_ref().map(|found| &found.addresses) {
+            None => AWAITED_FOR,
+            Some(Err(LookupError::Failed(_))) => UNANSWERED_FOR,
+            Some(Ok(_) | Err(LookupError::None { .. })) => return self.latest.clone(),
+        };
+        self.old(old_for).map_or_else(|| self.latest.clone(), over)
+    }
+
+    /// Returns the previous result for a time after its lifetime.
+    fn old(&self, old_for: Duration) -> Option<Found> {
+        self.before.clone().filter(|found| found.at.elapsed() < found.ttl + old_for)
     }
 }
 
@@ -169,8 +228,7 @@ fn over(found: Found) -> Lookup {
 /// Returns true if a result is recent enough, or under way.
 fn is_good(found: &Lookup) -> bool {
     match &*found.borrow() {
-        Some(Found { addresses: Ok(_), at }) => at.elapsed() < FOUND_FOR,
-        Some(Found { addresses: Err(_), at }) => at.elapsed() < FAILED_FOR,
+        Some(Found { at, ttl, .. }) => at.elapsed() < *ttl,
         // The task of the lookup may have been aborted.
         None => found.has_changed().is_ok(),
     }
@@ -199,6 +257,22 @@ mod tests {
     use tokio::runtime::{Builder, LocalOptions};
 
     use super::*;
+    use crate::config::file;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    /// Returns a cache for names that `look_up` finds.
+    fn dns(look_up: fn(Rc<Resolver>, String) -> Looking) -> Dns {
+        Dns::with(Arc::new(Settings::new(&file::Dns::default()).unwrap()), look_up)
+    }
+
+    fn found(records: Vec<IpAddr>) -> Looking {
+        Box::pin(async move { Ok(Answer { records, ttl: TTL, missing: None }) })
+    }
+
+    fn failed(error: LookupError) -> Looking {
+        Box::pin(async move { Err(error) })
+    }
 
     /// Runs a test with a clock that advances when all tasks wait.
     fn run(test: impl Future<Output = ()>) {
@@ -214,13 +288,13 @@ mod tests {
     #[test]
     fn name_is_looked_up_once_for_all_and_again_after_a_while() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let names = Dns::new(|_| Ok(vec![address(LOOKUPS.fetch_add(1, Ordering::SeqCst) as u8)]));
+        let names = dns(|_, _| found(vec![address(LOOKUPS.fetch_add(1, Ordering::SeqCst) as u8)]));
         run(async {
             let (one, other) = tokio::join!(names.addresses("a.example"), names.addresses("A.example"));
             assert_eq!((&*one.unwrap(), &*other.unwrap()), (&[address(0)][..], &[address(0)][..]));
-            tokio::time::advance(FOUND_FOR.mul_f32(0.9)).await;
+            tokio::time::advance(TTL.mul_f32(0.9)).await;
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
-            tokio::time::advance(FOUND_FOR / 10).await;
+            tokio::time::advance(TTL / 10).await;
             // The old one is used while the new one is awaited.
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
             while *names.addresses("a.example").await.unwrap() == [address(0)] {
@@ -239,16 +313,16 @@ mod tests {
     #[test]
     fn failed_lookup_is_kept_for_a_moment() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let names = Dns::new(|_| {
+        let names = dns(|_, _| {
             LOOKUPS.fetch_add(1, Ordering::SeqCst);
-            Err(io::Error::other("no such name"))
+            failed(LookupError::Failed("no answer".into()))
         });
         run(async {
             for expected in [1, 1, 2] {
                 let error = names.addresses("a.example").await.unwrap_err();
                 assert_eq!(
                     (error.to_string().as_str(), LOOKUPS.load(Ordering::SeqCst)),
-                    ("no such name", expected)
+                    ("no answer", expected)
                 );
                 tokio::time::advance(FAILED_FOR * 6 / 10).await;
             }
@@ -258,26 +332,81 @@ mod tests {
     #[test]
     fn old_addresses_serve_for_a_while_when_lookups_fail() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let names = Dns::new(|_| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
-            0 => Ok(vec![address(1), address(2)]),
-            _ => Err(io::Error::other("no answer")),
+        let names = dns(|_, _| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
+            0 => found(vec![address(1), address(2)]),
+            _ => failed(LookupError::Failed("no answer".into())),
         });
         run(async {
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1), address(2)]);
             names.prefer("A.example", address(2));
             for _ in 0..3 {
-                tokio::time::advance(FOUND_FOR).await;
+                tokio::time::advance(TTL).await;
                 assert_eq!(*names.addresses("a.example").await.unwrap(), [address(2), address(1)]);
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            tokio::time::advance(OLD_FOR).await;
+            // It is used once the lookup has failed.
+            tokio::time::advance(UNANSWERED_FOR.saturating_sub(TTL * 3)).await;
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(2), address(1)]);
+            tokio::time::advance(TTL).await;
             assert!(names.addresses("a.example").await.is_err());
         });
     }
 
     #[test]
+    fn request_waits_a_moment_for_a_lookup_and_then_uses_old_addresses() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = dns(|_, _| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
+            0 => found(vec![address(1)]),
+            _ => Box::pin(std::future::pending()),
+        });
+        run(async {
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
+            tokio::time::advance(TTL + AWAITED_FOR).await;
+            let begun = Instant::now();
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
+            assert_eq!(begun.elapsed(), ANSWER_WAIT);
+        });
+    }
+
+    #[test]
+    fn addresses_of_a_name_that_is_gone_serve_no_more() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = dns(|_, _| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
+            0 => found(vec![address(1)]),
+            1 => failed(LookupError::None { ttl: TTL }),
+            _ => found(vec![address(2)]),
+        });
+        run(async {
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
+            tokio::time::advance(TTL).await;
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)], "awaited");
+            while names.addresses("a.example").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::advance(TTL.mul_f32(0.9)).await;
+            assert!(names.addresses("a.example").await.is_err(), "for the lifetime of the answer");
+            tokio::time::advance(TTL / 10).await;
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(2)]);
+        });
+    }
+
+    #[test]
+    fn expired_addresses_are_not_used_for_long_while_new_ones_are_awaited() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = dns(|_, _| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
+            0 => found(vec![address(1)]),
+            _ => found(vec![address(2)]),
+        });
+        run(async {
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
+            tokio::time::advance(TTL + AWAITED_FOR).await;
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(2)]);
+        });
+    }
+
+    #[test]
     fn address_is_not_looked_up() {
-        let names = Dns::new(|name| panic!("{name}"));
+        let names = dns(|_, name| panic!("{name}"));
         run(async {
             for host in ["192.0.2.1", "2001:db8::1"] {
                 assert_eq!(*names.addresses(host).await.unwrap(), [host.parse::<IpAddr>().unwrap()]);
@@ -288,11 +417,13 @@ mod tests {
     #[test]
     fn lookups_and_names_are_bounded() {
         static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-        let names = Dns::new(|_| {
-            assert!(UNDER_WAY.fetch_add(1, Ordering::SeqCst) < LOOKUPS_MAX);
-            std::thread::yield_now();
-            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
-            Ok(vec![address(1)])
+        let names = dns(|_, _| {
+            Box::pin(async {
+                assert!(UNDER_WAY.fetch_add(1, Ordering::SeqCst) < LOOKUPS_MAX);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+                found(vec![address(1)]).await
+            })
         });
         run(async {
             let under_way: Vec<_> =
