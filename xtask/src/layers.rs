@@ -53,6 +53,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-pcap", Layer::Program),
     ("strait-python", Layer::Program),
     ("strait-upload", Layer::Program),
+    ("strait-query", Layer::Program),
     ("strait-cli", Layer::Program),
     ("strait-bench", Layer::Program),
     ("lab", Layer::Development),
@@ -98,17 +99,16 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let files = source::files(root)?;
     problems.extend(reexports::check(&files));
-    for workspace in source::workspaces(root)?.iter().take(1) {
-        let members = workspace.workspace_packages();
-        for package in &members {
-            let manifest = package.manifest_path.as_std_path();
-            let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
-            let problem = |what| Problem::new(manifest, 0, what);
-            problems.extend(violations(package, &members).into_iter().map(problem));
-            for graph in graphs(package, root, &files) {
-                problems.extend(cycle(&graph).map(problem));
-                problems.extend(wrong_imports(&package.name, &graph));
-            }
+    let workspaces = source::workspaces(root)?;
+    let members = source::packages(&workspaces);
+    for package in &members {
+        let manifest = package.manifest_path.as_std_path();
+        let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
+        let problem = |what| Problem::new(manifest, 0, what);
+        problems.extend(violations(package, &members).into_iter().map(problem));
+        for graph in graphs(package, root, &files) {
+            problems.extend(cycle(&graph).map(problem));
+            problems.extend(wrong_imports(&package.name, &graph));
         }
     }
     Ok(problems)

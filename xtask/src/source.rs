@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cargo_metadata::{Metadata, MetadataCommand};
+use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// Result with an error that is only printed.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -54,9 +54,19 @@ pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
     Ok(names.split_terminator('\0').filter_map(read).collect())
 }
 
-/// Returns the metadata of the workspace, and of the workspace in `fuzz` if it exists.
+/// Package of the fuzz targets, which may import every crate.
+const FUZZ: &str = "strait-fuzz";
+
+/// Returns every package of these workspaces but the fuzz targets.
+pub(crate) fn packages(workspaces: &[Metadata]) -> Vec<&Package> {
+    let packages = workspaces.iter().flat_map(Metadata::workspace_packages);
+    packages.filter(|package| package.name != FUZZ).collect()
+}
+
+/// Returns the metadata of the workspace, and of the workspaces of `fuzz` and `strait-query` if
+/// they exist.
 pub(crate) fn workspaces(root: &Path) -> Result<Vec<Metadata>> {
-    ["Cargo.toml", "fuzz/Cargo.toml"]
+    ["Cargo.toml", "fuzz/Cargo.toml", "crates/strait-query/Cargo.toml"]
         .iter()
         .map(|manifest| root.join(manifest))
         .filter(|manifest| manifest.exists())

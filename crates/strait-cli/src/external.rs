@@ -33,7 +33,7 @@ pub(crate) struct External {
 }
 
 /// Every external command: name, program, first line of the help.
-const EXTERNALS: [External; 4] = [
+const EXTERNALS: [External; 5] = [
     external(
         "proxy",
         "strait-proxy",
@@ -45,6 +45,11 @@ const EXTERNALS: [External; 4] = [
         "Measure ways to capture and to send, and caching proxies, on this machine",
     ),
     external("cache", "strait-proxy", "List, remove and check stored responses of strait proxy"),
+    external(
+        "query",
+        "strait-query",
+        "Run a query in SQL over capture files or the tables of strait capture",
+    ),
     UPLOAD,
 ];
 

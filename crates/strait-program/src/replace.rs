@@ -12,18 +12,22 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use strait_os::output::{self, Entry};
 
-/// Unfinished file; dropping it removes it.
-struct Part {
+/// Unfinished file that replaces another one when it is complete; dropping it removes it.
+#[derive(Debug)]
+pub struct Replacement {
     entry: Entry,
     name: OsString,
     file: fs::File,
     is_renamed: bool,
 }
 
-impl Part {
+impl Replacement {
     /// Creates the file beside `path`. Removes an existing one first: another user may have planted
     /// a link of that name, or a killed process may have left it.
-    fn create(path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The file cannot be created, or a user who is not trusted can have planted it.
+    pub fn create(path: &Path) -> io::Result<Self> {
         let entry = output::file(path)?;
         let name = part_name(&entry.name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -34,9 +38,31 @@ impl Part {
         let file = openat(&entry.directory, &name, flags, Mode::from_raw_mode(0o666))?;
         Ok(Self { entry, name, file: file.into(), is_renamed: false })
     }
+
+    /// Stores the content, and gives the file its name.
+    ///
+    /// # Errors
+    /// The content cannot be stored; another user has replaced the file.
+    pub fn complete(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        let names = (self.name.as_os_str(), self.entry.name.as_os_str());
+        output::rename(&self.entry.directory, names, &self.file).map_err(io::Error::other)?;
+        self.is_renamed = true;
+        Ok(())
+    }
 }
 
-impl Drop for Part {
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.is_renamed {
             // Ignored, because the first failure is the one to report.
@@ -58,13 +84,9 @@ pub fn part_name(name: &OsStr) -> OsString {
 /// # Errors
 /// The file cannot be written, or a user who is not trusted can have planted it.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut part = Part::create(path)?;
-    part.file.write_all(content)?;
-    part.file.sync_all()?;
-    let names = (part.name.as_os_str(), part.entry.name.as_os_str());
-    output::rename(&part.entry.directory, names, &part.file).map_err(io::Error::other)?;
-    part.is_renamed = true;
-    Ok(())
+    let mut part = Replacement::create(path)?;
+    part.write_all(content)?;
+    part.complete()
 }
 
 /// Checks that [`replace`] can create its file, and removes it.
@@ -72,5 +94,5 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As for [`replace`].
 pub fn check(path: &Path) -> io::Result<()> {
-    Part::create(path).map(drop)
+    Replacement::create(path).map(drop)
 }

@@ -13,7 +13,7 @@ use cargo_metadata::Metadata;
 use super::constants;
 use super::links::prose;
 use crate::problem::Problem;
-use crate::source::File;
+use crate::source::{self, File};
 
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 /// Endings of file names in code spans without a folder.
@@ -125,8 +125,7 @@ impl Project<'_> {
             }
             layer = own;
         }
-        let members = self.workspaces.first().map(Metadata::workspace_packages).unwrap_or_default();
-        for package in members {
+        for package in source::packages(self.workspaces) {
             let folder = package.manifest_path.as_std_path().parent();
             let folder = folder.and_then(|folder| folder.strip_prefix(self.root).ok());
             let Some(folder) = folder.and_then(Path::to_str) else { continue };
@@ -213,7 +212,6 @@ fn is_test(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source;
 
     fn with_project<R>(act: impl FnOnce(&Project<'_>) -> R) -> R {
         let root = source::root();

@@ -11,7 +11,7 @@ use cargo_metadata::Metadata;
 use syn::{Expr, ExprLit, Item, ItemMod, Lit, Meta};
 
 use crate::problem::Problem;
-use crate::source::File;
+use crate::source::{self, File};
 
 /// Crates with their own lints: they contain the unsafe code.
 const OWN_LINTS: [&str; 2] = ["strait-sys", "strait-pcap"];
@@ -34,9 +34,8 @@ pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec
 /// Returns every crate with a manifest that does not use the workspace's lints, which forbid unsafe
 /// code.
 pub(crate) fn crates_without_lints(root: &Path, workspaces: &[Metadata]) -> Vec<Problem> {
-    let members = workspaces.first().map(Metadata::workspace_packages).unwrap_or_default();
-    let manifests = members
-        .iter()
+    let manifests = source::packages(workspaces)
+        .into_iter()
         .filter(|package| !OWN_LINTS.contains(&package.name.as_str()))
         .map(|package| &package.manifest_path);
     let lacks = |path: &Path| !fs::read_to_string(path).is_ok_and(|text| takes_lints(&text));

@@ -1,14 +1,16 @@
 //! `cargo xtask tidy`: checks beyond those of the compiler and of clippy.
 //!
 //! It checks lengths of files and functions, file headers, forbidden words, habits of prose, lints
-//! disabled without a reason, unreachable files, links, and statements of documents about files,
-//! tests and limits. Each check is a function from files to problems.
+//! disabled without a reason, unreachable files, links, statements of documents about files, tests
+//! and limits, and the manifest of the separate workspace. Each check is a function from files to
+//! problems.
 
 mod claims;
 mod constants;
 mod dead;
 mod links;
 mod rust;
+mod separate;
 mod text;
 
 use std::path::Path;
@@ -36,5 +38,6 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     problems.extend(claims::check(root, &files, &workspaces));
     problems.extend(dead::check(root, &files, &workspaces));
     problems.extend(dead::crates_without_lints(root, &workspaces));
+    problems.extend(separate::check(&files));
     Ok(problems)
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use strait_packet::tcp::flags::{ACK, FIN, RST, SYN};
 
+use crate::community_id;
 use crate::headers::{Headers, Internet, Tcp};
 
 /// Time in which a segment below the highest one is taken for reordered, if no round trip has been
@@ -37,6 +38,11 @@ impl Key {
         let swap = |[one, other]: [IpAddr; 2]| if is_swapped { [other, one] } else { [one, other] };
         let ports = ports.map(|[one, other]| if is_swapped { [other, one] } else { [one, other] });
         Some((Self { addresses: swap([source, destination]), ports, protocol, vlan }, is_swapped))
+    }
+
+    pub(super) fn community_id(&self) -> String {
+        let [one, other] = self.addresses;
+        community_id::of(one, other, self.protocol, self.ports)
     }
 
     /// Multiplies halves of the key with each other, each changed by a random number.

@@ -9,6 +9,7 @@
 //! The table is pure: it reads no clock. Flows are in chunks, so that it grows without copying, and
 //! in a list by their last packet, so that ending them costs nothing for the others.
 
+mod batches;
 mod flow;
 mod rows;
 #[cfg(test)]
@@ -18,10 +19,11 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
+pub use self::batches::FlowBatches;
 use self::flow::Flow;
 pub use self::flow::{EndReason, FlowRow, Key, Side};
 pub use self::rows::FlowRows;
-use crate::headers::Headers;
+use crate::headers::{Headers, Packet};
 
 /// Flows of a chunk.
 const CHUNK: usize = 4096;
@@ -55,6 +57,12 @@ impl Default for FlowLimits {
     fn default() -> Self {
         Self { flows_max: 1_000_000, idle_ns: 15_000_000_000, active_ns: 60_000_000_000 }
     }
+}
+
+/// Returns the community ID of a packet's flow, as in the column `communityId`; none without an IP
+/// header.
+pub fn community_id_of(packet: &Packet<'_>) -> Option<String> {
+    Key::of(&Headers::of(packet)).map(|(key, _)| key.community_id())
 }
 
 /// Flow in the list by its last packet.

@@ -8,16 +8,21 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
 /// Protocol of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Application {
+pub enum Application {
+    /// Queries and responses of DNS.
     Dns,
+    /// Hellos of TLS.
     Tls,
+    /// Heads of HTTP/1.
     Http,
 }
 
 impl Application {
-    pub(crate) const ALL: [Self; 3] = [Self::Dns, Self::Tls, Self::Http];
+    /// Every protocol.
+    pub const ALL: [Self; 3] = [Self::Dns, Self::Tls, Self::Http];
 
-    pub(crate) fn table(self) -> &'static Table {
+    /// Returns the table of its messages.
+    pub fn table(self) -> &'static Table {
         match self {
             Self::Dns => &DNS,
             Self::Tls => &TLS,
@@ -38,6 +43,12 @@ pub struct SelectedMessages {
 }
 
 impl SelectedMessages {
+    /// Returns the selection of one table.
+    pub(crate) fn only(application: Application) -> Self {
+        let is = |other| application == other;
+        Self { dns: is(Application::Dns), tls: is(Application::Tls), http: is(Application::Http) }
+    }
+
     pub(crate) fn has(self, application: Application) -> bool {
         match application {
             Application::Dns => self.dns,

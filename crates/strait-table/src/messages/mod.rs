@@ -29,6 +29,7 @@
 //! messages with unknown starts in a stream of DNS count as one.
 
 mod assembly;
+mod batches;
 mod dns;
 mod http;
 mod message;
@@ -38,8 +39,9 @@ mod tests;
 mod tls;
 
 pub(crate) use self::assembly::Assembly;
-pub(crate) use self::message::{Application, MESSAGE_BYTES_MAX, Message};
-pub use self::message::{Missed, SelectedMessages};
+pub use self::batches::MessageBatches;
+pub use self::message::{Application, Missed, SelectedMessages};
+pub(crate) use self::message::{MESSAGE_BYTES_MAX, Message};
 pub use self::rows::{MessageRow, MessageRows};
 use crate::headers::Headers;
 

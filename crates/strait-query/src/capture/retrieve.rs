@@ -1,0 +1,163 @@
+//! Writes the packets that a query selects to a pcapng file.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use strait_capture::Direction;
+use strait_capture::file::{FileInterface, FileReader, PacketRef};
+use strait_pcapng::pcapng::Encoder;
+use strait_pcapng::{Interface, LinkType, Packet, Section};
+use strait_program::Error;
+use strait_program::replace::Replacement;
+
+use super::SharedDefects;
+use super::read::row;
+use super::selection::Selection;
+use crate::error::of_file;
+
+/// Bytes that are written at once.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Writes the selected packets of the files in the order of the files, and returns their number. A
+/// defect of a file is recorded, and its earlier packets count.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write(
+    path: &Path,
+    files: &[String],
+    selection: &Selection,
+    defects: &SharedDefects,
+) -> Result<u64, Error> {
+    let mut out = Out::create(path)?;
+    for file in files {
+        if let Err(error) = copy(file, selection, &mut out)? {
+            defects.with(|defects| defects.add_unread(error));
+        }
+    }
+    out.complete()
+}
+
+/// Copies the selected packets of a file. The inner error is a defect of the file.
+fn copy(file: &str, selection: &Selection, out: &mut Out<'_>) -> Result<Result<(), String>, Error> {
+    let mut reader = match FileReader::open(file) {
+        Ok(reader) => reader,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    // Number of each interface of this file in the output.
+    let mut numbers: HashMap<u32, u32> = HashMap::new();
+    loop {
+        let interface = match reader.next() {
+            Ok(None) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error.to_string())),
+            Ok(Some(packet)) if !selection.has(&row(&packet)) => continue,
+            Ok(Some(packet)) => {
+                if let Some(number) = numbers.get(&packet.interface) {
+                    out.packet(&packet, *number)?;
+                    continue;
+                }
+                out.keep(&packet);
+                packet.interface
+            }
+        };
+        // The reader lends its packet or its interfaces.
+        let number = match reader.interfaces().get(interface as usize) {
+            Some(found) => out.interface(found)?,
+            None => return Ok(Err(format!("{file}: a packet has no interface"))),
+        };
+        numbers.insert(interface, number);
+        out.kept(number)?;
+    }
+}
+
+/// File that is being written.
+struct Out<'a> {
+    path: &'a Path,
+    file: Replacement,
+    encoder: Encoder,
+    buffer: Vec<u8>,
+    /// Numbers of interfaces with the same description.
+    numbers: HashMap<(u32, u32, Option<String>), u32>,
+    /// First packet of an interface, until the interface is described.
+    first: Option<(Vec<u8>, Packet<'static>)>,
+    packets: u64,
+}
+
+impl<'a> Out<'a> {
+    fn create(path: &'a Path) -> Result<Self, Error> {
+        let file = Replacement::create(path).map_err(|error| of_file("create", path, error))?;
+        let mut buffer = Vec::with_capacity(2 * WRITE_BYTES);
+        let application = Some(concat!("strait ", env!("CARGO_PKG_VERSION")));
+        let encoder = Encoder::begin(&mut buffer, &Section { application, ..Section::default() });
+        Ok(Self { path, file, encoder, buffer, numbers: HashMap::new(), first: None, packets: 0 })
+    }
+
+    /// Returns the number of an interface, which is described before its first packet.
+    fn interface(&mut self, found: &FileInterface) -> Result<u32, Error> {
+        let key = (found.link_type, found.snaplen, found.name.clone());
+        if let Some(number) = self.numbers.get(&key) {
+            return Ok(*number);
+        }
+        let interface = Interface {
+            linktype: LinkType(u16::try_from(found.link_type).unwrap_or(u16::MAX)),
+            snaplen: found.snaplen,
+            name: found.name.as_deref(),
+            ..Interface::default()
+        };
+        let number = self.encoder.interface(&mut self.buffer, &interface);
+        let number = number.map_err(|error| of_file("write", self.path, error))?;
+        self.numbers.insert(key, number);
+        Ok(number)
+    }
+
+    /// Copies a packet until its interface is known.
+    fn keep(&mut self, packet: &PacketRef<'_>) {
+        self.first = Some((packet.bytes.to_vec(), record(packet, &[], 0)));
+    }
+
+    /// Writes the packet that was copied.
+    fn kept(&mut self, interface: u32) -> Result<(), Error> {
+        let Some((bytes, packet)) = self.first.take() else { return Ok(()) };
+        self.record(&Packet { bytes: &bytes, interface, ..packet })
+    }
+
+    fn packet(&mut self, packet: &PacketRef<'_>, interface: u32) -> Result<(), Error> {
+        self.record(&record(packet, packet.bytes, interface))
+    }
+
+    fn record(&mut self, packet: &Packet<'_>) -> Result<(), Error> {
+        let encoded = self.encoder.packet(&mut self.buffer, packet);
+        encoded.map_err(|error| of_file("write", self.path, error))?;
+        self.packets += 1;
+        if self.buffer.len() < WRITE_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.file.write_all(&self.buffer).map_err(|error| of_file("write", self.path, error))?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn complete(mut self) -> Result<u64, Error> {
+        self.flush()?;
+        self.file.complete().map_err(|error| of_file("write", self.path, error))?;
+        Ok(self.packets)
+    }
+}
+
+fn record<'a>(packet: &PacketRef<'_>, bytes: &'a [u8], interface: u32) -> Packet<'a> {
+    Packet {
+        timestamp_ns: packet.timestamp_ns,
+        bytes,
+        wire_len: packet.wire_len,
+        interface,
+        direction: match packet.direction {
+            Direction::In => Some(strait_pcapng::Direction::In),
+            Direction::Out => Some(strait_pcapng::Direction::Out),
+            Direction::Unknown => None,
+        },
+        queue: packet.queue,
+        comment: None,
+    }
+}
