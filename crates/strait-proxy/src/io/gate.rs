@@ -273,9 +273,8 @@ impl Gates {
         self.wait(self.queue(key, false)?, deadline).await
     }
 
-    /// Like [`Self::enter`], for a request that has a permit of the gate before. If it has waited
-    /// for that, it waits here as well: a full queue must not refuse the request that has waited
-    /// longest.
+    /// Like [`Self::enter`], for a request that has the permit `before`. If it has waited for that,
+    /// a full queue does not refuse it.
     pub(crate) async fn enter_after(
         self: &Arc<Self>,
         before: &Permit,
