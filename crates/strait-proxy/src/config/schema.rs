@@ -182,8 +182,8 @@ pub(crate) fn hint<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> S
     best.map_or_else(String::new, |(_, name)| format!(" (did you mean {name}?)"))
 }
 
-/// Returns the similarity of two names, from 0 to 1. An abbreviation, and a key without its section,
-/// are more alike than names with a different letter.
+/// Returns the similarity of two names, from 0 to 1. An abbreviation, and a key without its
+/// section, are more alike than names with a different letter.
 fn likeness(unknown: &str, known: &str) -> f64 {
     /// Fewest letters of an abbreviation.
     const SHORT: usize = 3;
