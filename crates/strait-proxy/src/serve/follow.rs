@@ -56,7 +56,7 @@ pub(crate) enum FillStep {
     Differs(Variant),
     /// The request must not wait for the fill: its response is for one client alone, too old for
     /// this request, or late, its Vary gives no variant, or the fill failed and the request has
-    /// Range. Leads to [`Lookup::Alone`](crate::serve::wanted::Lookup::Alone).
+    /// Range. Leads to [`Lookup::Alone`].
     Alone,
 }
 
