@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use lab::{Finished, Launch, Process, wait_until};
@@ -23,10 +24,12 @@ pub(crate) fn run(arguments: &[&str]) -> Finished {
     Launch::new(PROGRAM).args(arguments).run(LIMIT).unwrap()
 }
 
-/// Copies the program to a directory, and lets every user run it there.
+/// Copies the program to a directory, and lets every user run it there. Another process copies: a
+/// child that another test forks meanwhile would have the file open for writing, which cannot be
+/// executed then (ETXTBSY of execve(2)).
 pub(crate) fn everyones_copy(directory: &Path) -> PathBuf {
     let copy = directory.join(Path::new(PROGRAM).file_name().unwrap());
-    fs::copy(PROGRAM, &copy).unwrap();
+    assert!(Command::new("cp").arg(PROGRAM).arg(&copy).status().unwrap().success());
     for path in [directory, &copy] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
