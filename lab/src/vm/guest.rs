@@ -253,7 +253,7 @@ impl Guest {
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
             .expect("room for an initramfs");
 
-        let machine = machine(self.kernel, &initrd, &self.command_line)
+        let machine = machine(self.kernel, &initrd, &self.command_line, !self.taps.is_empty())
             .args(["-smp", &self.processors.to_string()])
             .args(self.arguments);
         let namespace = (!self.taps.is_empty()).then(|| bridge(&self.taps)).transpose()?;
@@ -327,9 +327,10 @@ fn processor(kernel: Kernel) -> &'static str {
 }
 
 /// Launches QEMU with a minimal machine: processor, memory, a serial line and the exit port.
-fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static> {
+fn machine(kernel: Kernel, initrd: &Path, command_line: &str, has_namespace: bool) -> Launch<'static> {
     let share = parts::part("qemu").join("usr/share");
-    parts::launch("usr/bin/qemu-system-x86_64")
+    let launch = if has_namespace { parts::launch_for_namespace } else { parts::launch };
+    launch("usr/bin/qemu-system-x86_64")
         .args(["-L", &share.join("qemu").to_string_lossy(), "-L", &share.join("seabios").to_string_lossy()])
         .args(["-machine", "q35,accel=tcg", "-cpu", processor(kernel), "-m", &MEMORY_MIB.to_string()])
         .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])

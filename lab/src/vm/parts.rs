@@ -26,14 +26,27 @@ pub fn vm_or_skip() -> bool {
     missing.is_none()
 }
 
+/// The dynamic loader in the part `qemu`.
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+
 /// Launches a program of the part `qemu`, such as `usr/bin/zstd`, with its own libraries. It ends
 /// with the thread that has started it, also if the test is killed.
 pub(super) fn launch(program: &str) -> Launch<'static> {
+    let loader = part("qemu").join(LOADER);
+    with_libraries(Launch::new("setpriv").args(["--pdeathsig=KILL", "--"]).arg(loader), program)
+}
+
+/// Launches a program like [`launch`], but not to end with a thread: what starts in a namespace is
+/// started by a thread that ends at once.
+pub(super) fn launch_for_namespace(program: &str) -> Launch<'static> {
+    with_libraries(Launch::new(part("qemu").join(LOADER)), program)
+}
+
+/// Adds the program and its libraries to a launch of the loader.
+fn with_libraries(loader: Launch<'static>, program: &str) -> Launch<'static> {
     let root = part("qemu");
     let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| root.join(path));
-    Launch::new("setpriv")
-        .args(["--pdeathsig=KILL", "--"])
-        .arg(root.join("lib64/ld-linux-x86-64.so.2"))
+    loader
         .arg("--library-path")
         .arg(env::join_paths(libraries).expect("a path without colons"))
         .arg(root.join(program))
