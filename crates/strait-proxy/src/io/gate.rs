@@ -267,10 +267,7 @@ impl Gates {
     /// Takes a permit, or waits until `deadline`, after earlier waiters, for one. `None` if no
     /// permit became free or too many requests wait.
     pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Permit> {
-        if self.take(&key) {
-            return Some(Permit { gates: self.clone(), key, ticket: None, has_waited: false });
-        }
-        self.wait(self.queue(key, false)?, deadline).await
+        self.enter_or_queue(key, deadline, false).await
     }
 
     /// Like [`Self::enter`], for a request that has the permit `before`. If it has waited for that,
@@ -281,17 +278,20 @@ impl Gates {
         key: Key,
         deadline: Instant,
     ) -> Option<Permit> {
+        self.enter_or_queue(key, deadline, before.has_waited).await
+    }
+
+    /// Takes a permit, or waits for one; with `may_exceed` also in a full queue.
+    async fn enter_or_queue(
+        self: &Arc<Self>,
+        key: Key,
+        deadline: Instant,
+        may_exceed: bool,
+    ) -> Option<Permit> {
         if self.take(&key) {
             return Some(Permit { gates: self.clone(), key, ticket: None, has_waited: false });
         }
-        self.wait(self.queue(key, before.has_waited)?, deadline).await
-    }
-
-    async fn wait(
-        &self,
-        (mut permit, granted): (Permit, oneshot::Receiver<()>),
-        deadline: Instant,
-    ) -> Option<Permit> {
+        let (mut permit, granted) = self.queue(key, may_exceed)?;
         // The sender sends before it is dropped, so an error means that the deadline has passed.
         let _ = Box::pin(timeout_at(deadline, granted)).await;
         permit.is_granted().then_some(permit)
