@@ -108,8 +108,6 @@ pub(crate) struct Compressor {
 #[derive(Debug, Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Number of bytes that they keep in memory.
-    bytes: u64,
     /// Response that is being compressed.
     current: Option<Arc<Object>>,
     is_over: bool,
@@ -117,21 +115,8 @@ struct State {
 
 impl State {
     fn has_space(&self, job: &Job) -> bool {
-        self.jobs.len() < JOBS_MAX && self.bytes + job.bytes() <= JOBS_BYTES_MAX
-    }
-
-    /// Adds a response to the end of the queue.
-    fn push(&mut self, job: Job) {
-        self.bytes += job.bytes();
-        self.jobs.push_back(job);
-    }
-
-    /// Takes the response at the front, which is now the current one.
-    fn pop(&mut self) -> Option<Job> {
-        let job = self.jobs.pop_front();
-        self.bytes -= job.as_ref().map_or(0, Job::bytes);
-        self.current = job.as_ref().map(|job| job.object.clone());
-        job
+        let bytes: u64 = self.jobs.iter().map(Job::bytes).sum();
+        self.jobs.len() < JOBS_MAX && bytes + job.bytes() <= JOBS_BYTES_MAX
     }
 
     /// Returns true if a response waits, or is being compressed. Without a memory cache each hit
@@ -161,7 +146,7 @@ impl Compressor {
         if state.has(object) {
             object.claim.release();
         } else if state.has_space(&job) && !state.is_over {
-            state.push(job);
+            state.jobs.push_back(job);
             self.changed.notify_one();
         } else {
             object.claim.release();
@@ -186,7 +171,8 @@ impl Compressor {
     /// Ends the thread after the coding that it applies. Forms that are not stored are dropped.
     pub(crate) fn end(&self) {
         let mut state = self.state();
-        *state = State { is_over: true, current: state.current.take(), ..State::default() };
+        state.is_over = true;
+        state.jobs.clear();
         self.changed.notify_all();
     }
 
@@ -194,7 +180,8 @@ impl Compressor {
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         while !state.is_over {
-            if let Some(job) = state.pop() {
+            state.current = state.jobs.front().map(|job| job.object.clone());
+            if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
