@@ -284,22 +284,26 @@ fn as_checked(config: &Config) -> String {
     listen.chain(tls).chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
-/// Reads and checks the configuration for a reload. A file without keys, and one without an end of
-/// its last line, is valid at a start, but is refused here: an editor may be writing it.
+/// Reads and checks the configuration for a reload.
 fn again(args: &Args) -> Result<Config, Error> {
-    let text = args.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
-    let unfinished = match &text {
-        Some(text) if Config::is_blank(text) => Some("the file is empty; is it being written?"),
-        Some(text) if !text.ends_with('\n') => {
-            Some("its last line has no end; is it being written? Otherwise end the line")
-        }
-        _ => None,
-    };
+    let unfinished = unfinished(args);
     let config = config(args)?;
-    match (unfinished, &args.config) {
-        (Some(why), Some(path)) => Err(Error::usage(format!("{}: {why}", path.display()))),
-        _ => Ok(config),
-    }
+    unfinished.map_or(Ok(config), Err)
+}
+
+/// Returns the reason why a reload refuses a file without keys, or without an end of its last line,
+/// which is valid at a start: an editor may be writing it.
+fn unfinished(args: &Args) -> Option<Error> {
+    let path = args.config.as_ref()?;
+    let text = std::fs::read_to_string(path).ok()?;
+    let why = if Config::is_blank(&text) {
+        "the file is empty; is it being written?"
+    } else if !text.ends_with('\n') {
+        "its last line has no end; is it being written? Otherwise end the line"
+    } else {
+        return None;
+    };
+    Some(Error::usage(format!("{}: {why}", path.display())))
 }
 
 /// Reads and checks the configuration.
@@ -347,9 +351,10 @@ fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
 /// Warns if a reload or a rotation of the log will fail. The user of `--user` does both.
 fn check_changes(args: &Args, config: &Config) {
     let user = args.user.as_ref().map_or_else(String::new, |user| format!("as user {user}: "));
-    if args.config.is_some()
-        && let Err(error) = again(args)
-    {
+    // Without --user the process has read all other files just now.
+    let refused =
+        if args.user.is_some() && args.config.is_some() { again(args).err() } else { unfinished(args) };
+    if let Some(error) = refused {
         let line = error.to_string().replace('\n', "; ");
         warn(format_args!("{user}{line}; the proxy starts, and refuses each reload\n"));
     }
