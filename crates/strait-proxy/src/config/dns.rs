@@ -25,13 +25,14 @@ pub(crate) struct Dns {
 impl Dns {
     /// Checks the section.
     pub(crate) fn new(config: &file::Dns) -> Result<Self> {
-        let mut problems = Vec::new();
-        let (servers, wrong): (Vec<_>, Vec<_>) =
-            config.servers.iter().map(|text| server(text).ok_or(text)).partition(std::result::Result::is_ok);
-        for text in wrong.into_iter().filter_map(std::result::Result::err) {
-            problems.push(format!(
-                "dns.servers: \"{text}\" is no address; expected an address with or without a port, for example \"127.0.0.53\" or \"[::1]:5353\""
-            ));
+        let (mut servers, mut problems) = (Vec::new(), Vec::new());
+        for text in &config.servers {
+            match server(text) {
+                Some(address) => servers.push(address),
+                None => problems.push(format!(
+                    "dns.servers: \"{text}\" is no address; expected an address with or without a port, for example \"127.0.0.53\" or \"[::1]:5353\""
+                )),
+            }
         }
         if config.servers.len() > SERVERS_MAX {
             let len = config.servers.len();
@@ -43,7 +44,7 @@ impl Dns {
         }
         refused(&problems)?;
         Ok(Self {
-            servers: servers.into_iter().flatten().collect(),
+            servers,
             ttl_min: Duration::from_secs(config.ttl_min),
             ttl_max: Duration::from_secs(config.ttl_max),
         })
