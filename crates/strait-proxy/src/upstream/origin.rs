@@ -130,7 +130,7 @@ impl Origin {
 
     /// Waits up to `limit` for the first lookup of a service, and moves on to one of its servers.
     pub(crate) async fn await_service(&mut self, limit: Duration, now: u64) {
-        let Some(Choice { pool, hash, member, tried, .. }) = &mut self.choice else { return };
+        let Some(Choice { pool, hash, member, tried, .. }) = &self.choice else { return };
         if !matches!(member.server, Server::Service(_)) {
             return;
         }
@@ -139,9 +139,17 @@ impl Origin {
             return;
         }
         if let Some(next) = pool.choose(now, *hash, tried) {
+            self.replace(next);
+        }
+    }
+
+    /// Moves on to another server in place of the present one, the last of `tried`, to which the
+    /// request was not sent.
+    fn replace(&mut self, next: Arc<Member>) {
+        self.server = next.server.clone();
+        if let Some(Choice { member, tried, .. }) = &mut self.choice {
             tried.pop();
             tried.push(next.clone());
-            self.server = next.server.clone();
             *member = next;
         }
     }
@@ -149,14 +157,10 @@ impl Origin {
     /// Chooses another server in place of one that is out. Returns false if the others are out as
     /// well, or were tried.
     pub(crate) fn leave(&mut self, now: u64) -> bool {
-        let Some(Choice { pool, hash, member, tried, .. }) = &mut self.choice else { return false };
+        let Some(Choice { pool, hash, tried, .. }) = &self.choice else { return false };
         let up = pool.choose(now, *hash, tried).filter(|next| !next.is_out());
         let Some(next) = up else { return false };
-        // The request was not sent to the one that is out, the last of `tried`.
-        tried.pop();
-        tried.push(next.clone());
-        self.server = next.server.clone();
-        *member = next;
+        self.replace(next);
         true
     }
 
