@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use datafusion::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use strait_capture::file::FileReader;
 use strait_program::Error;
-use strait_table::schema::TABLES;
+use strait_table::schema::{TABLE_KEY, TABLES};
 
 use crate::error::of_file;
 
@@ -18,8 +18,6 @@ use crate::error::of_file;
 const FILES_MAX: usize = 100_000;
 /// First bytes of a Parquet file.
 const PARQUET: &[u8; 4] = b"PAR1";
-/// Key of the table's name in the metadata of a Parquet file.
-const TABLE_KEY: &str = "strait.table";
 
 /// Files of a query.
 #[derive(Debug)]

@@ -114,6 +114,9 @@ pub const PARTITIONS: [(&str, &str); 3] = [
     ("sensor", "name of the sensor: --sensor, else the name of the host"),
 ];
 
+/// Key of the table's name in the metadata of every file.
+pub const TABLE_KEY: &str = "strait.table";
+
 /// Every table.
 pub const TABLES: [&Table; 6] = [&PACKETS, &FLOWS, &DNS, &TLS, &HTTP, &LEDGER];
 

@@ -16,7 +16,7 @@ use crate::file::{ParquetFile, Part};
 use crate::options::Options;
 use crate::partition::Hour;
 pub use crate::rows::{BATCH_ROWS, Rows};
-use crate::schema::{LEDGER, Table};
+use crate::schema::{LEDGER, TABLE_KEY, Table};
 use crate::tally::Tally;
 
 /// Rows of a row group, 16 MB. Each group has its own dictionaries of addresses and ports, which
@@ -321,7 +321,7 @@ fn create(
     let name = format!("{}-{}-{number:06}.parquet", table.name, options.capture);
     let version = table.version.to_string();
     let metadata = [
-        ("strait.table", table.name),
+        (TABLE_KEY, table.name),
         ("strait.schema_version", &version),
         ("strait.sensor", &options.sensor),
         ("strait.capture", &options.capture),
