@@ -1,5 +1,4 @@
-//! Predefined queries: each is a file in the folder `queries`, whose first line says what it
-//! returns.
+//! Predefined queries. Each is a file in the folder `queries`; the first line names its result.
 
 use strait_program::Error;
 use strait_program::output::print_text;

@@ -10,7 +10,7 @@ const HEAD: &str = "# Commands
 The help text of every command, as the program prints it. `cargo xtask reference` writes this page.
 ";
 
-/// Command whose program takes too long to compile: its help is not on the page.
+/// Command without its help on the page: its program takes too long to compile.
 const NOT_BUILT: &str = "query";
 /// Maximum level of subcommands.
 const DEPTH_MAX: usize = 3;

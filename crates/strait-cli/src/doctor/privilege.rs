@@ -127,7 +127,7 @@ pub(super) fn for_af_xdp() -> String {
 }
 
 /// Returns the capabilities with which memory can be locked. For captures they include those of
-/// AF_XDP, whose rings are locked: a program has the capabilities of the last setcap(8) only.
+/// AF_XDP, which locks its rings: setcap(8) replaces the capabilities of a program.
 fn for_locked_memory(areas: &[Area]) -> Vec<Capability> {
     let af_xdp = AF_XDP_CAPABILITIES.into_iter().filter(|_| areas.contains(&Area::Capture));
     af_xdp.chain([(CAP_IPC_LOCK, "CAP_IPC_LOCK")]).collect()

@@ -456,7 +456,7 @@ mod tests {
         // A failure after it has left ejects no other.
         (0..9).for_each(|_| pool.note_failure(&before[0], 100));
         assert!(!after[1].is_ejected(101));
-        // The same records change nothing.
+        // Equal records change nothing.
         locate(&pool, &[2, 3], 100);
         assert!(after.iter().zip(pool.members().iter()).all(|(one, other)| Arc::ptr_eq(one, other)));
         // An address that comes back is a new server.

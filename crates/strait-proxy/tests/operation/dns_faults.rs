@@ -108,14 +108,14 @@ fn addresses_and_targets_are_bounded() {
     let rig = Rig::of(&["app.test:80"], "", &dns.section());
     let count = || rig.admin_status()["servers"].as_array().unwrap().len();
     assert!(wait_until(LIMIT, || count() == 256), "{}", count());
-    // The same ones are chosen from another order.
+    // Another order of the records changes nothing.
     let before = rig.admin_status()["names"][0]["addresses"].clone();
     let reversed: Vec<_> = all.iter().rev().copied().collect();
     dns.set(addresses("app.test", 1, &reversed));
     let lookups = rig.admin_status()["names"][0]["lookups"].as_u64().unwrap();
     assert!(wait_until(LIMIT, || rig.admin_status()["names"][0]["lookups"].as_u64().unwrap() > lookups + 1));
     assert_eq!(rig.admin_status()["names"][0]["addresses"], before);
-    // Of the targets of a service, those of the least priorities.
+    // A service has at most 64 targets: those with the least priorities.
     let mut records = Vec::new();
     for at in 0..200 {
         let target = format!("t{at}.test");

@@ -19,7 +19,7 @@ const WIDTH_MAX: usize = 60;
 /// Blanks between columns.
 const GAP: &str = "  ";
 
-/// Table whose first rows are kept until the widths are known.
+/// Table with aligned columns. It keeps its first rows until the widths are known.
 pub(crate) struct TableOutput {
     names: Vec<String>,
     /// True for columns of numbers, which are aligned to the right.
