@@ -63,10 +63,12 @@ pub fn check_cpu(cpu: u32) -> Result<()> {
 /// Returns the number of CPUs that the kernel can ever have: the highest number of a CPU, plus one.
 ///
 /// # Errors
-/// sysfs cannot be read.
+/// [`Kind::Refused`] if sysfs cannot be read.
 pub fn possible_cpus() -> Result<u32> {
     const PATH: &str = "/sys/devices/system/cpu/possible";
-    let text = std::fs::read_to_string(PATH).map_err(|error| Error::from_io("read", PATH, &error))?;
+    let text = std::fs::read_to_string(PATH).map_err(|error| {
+        Error::new(Kind::Refused, "read", PATH, error.to_string()).remedy("mount sysfs at /sys")
+    })?;
     // Ranges in rising order, as in "0-3" or "0,2-5".
     let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
     let unknown = || Error::new(Kind::Failed, "read", PATH, "its format is unknown");
