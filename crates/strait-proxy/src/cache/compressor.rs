@@ -32,8 +32,6 @@ const JOBS_MAX: usize = 64;
 const JOBS_BYTES_MAX: u64 = 64 << 20;
 /// Longest record that is read: a body with its forms, which are shorter.
 const RECORD_BYTES_MAX: usize = BODY_BYTES_MAX as usize * (1 + Coding::ALL.len());
-/// Lane of the store. It matters only for the place of a record.
-const LANE: usize = 0;
 /// Priority of the thread: lower than that of the workers (nice(2)).
 const NICE: i32 = 10;
 
@@ -296,6 +294,7 @@ fn publish(
     source: &Source<'_>,
     (forms, body, made): (Forms, &[u8], &Made),
 ) -> Result<(), Skip> {
+    let lane = shared.compressor_lane();
     let pieces: SmallVec<[&[u8]; 1 + Coding::ALL.len()]> =
         std::iter::once(body).chain(made.iter().map(|(_, form)| &form[..])).collect();
     match (source, &object.body, &shared.store) {
@@ -315,9 +314,9 @@ fn publish(
             let meta = Meta { forms, ..meta }.encode();
             if made.is_empty() {
                 // Notes that no form is shorter.
-                store.update(LANE, record, &meta)?;
+                store.update(lane, record, &meta)?;
             } else {
-                store.rewrite(LANE, record, (loaded.key(), &meta), &pieces)?;
+                store.rewrite(lane, record, (loaded.key(), &meta), &pieces)?;
             }
             Ok(())
         }

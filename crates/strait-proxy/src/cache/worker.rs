@@ -76,6 +76,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Returns the lane of the store in which the compressor writes.
+    pub(crate) fn compressor_lane(&self) -> usize {
+        self.counters.len()
+    }
+
     /// Returns the numbers of all workers and of the store.
     pub(crate) fn report(&self) -> Report {
         let store = self.store.as_ref().map(|store| store.stats());

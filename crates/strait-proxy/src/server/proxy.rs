@@ -370,7 +370,8 @@ fn open_stores(config: &Config, settings: &Settings, on_note: OnNote) -> Result<
         .dirs()
         .map(|dir| strait_store::Config {
             capacity_bytes: config.cache.size.as_u64(),
-            lanes: settings.workers,
+            // Another one for the compressor, so that no worker waits for its writes.
+            lanes: settings.workers + 1,
             sync_every,
             scrub,
             ..strait_store::Config::new(dir)
