@@ -40,6 +40,7 @@ pub mod rules;
 pub mod storing;
 mod structured;
 pub mod target;
+pub mod trace;
 pub mod trailer;
 pub mod update;
 pub mod vary;

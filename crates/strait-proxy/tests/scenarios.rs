@@ -108,6 +108,7 @@ scenarios! {
     stale
     status
     storing
+    traces
     tunnels
     validation
     vary

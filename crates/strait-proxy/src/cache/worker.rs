@@ -30,6 +30,7 @@ use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_open, files_shared};
 use crate::config::settings::Settings;
 use crate::config::sites::Resource;
+use crate::config::trace::Trace;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::io::head::Heads;
@@ -370,15 +371,23 @@ impl Worker {
         self.log.is_some()
     }
 
-    /// Returns true if the log has the reasons of the proxy's own responses.
+    /// Returns true if the log has the reasons of the proxy's own responses, and traces.
     pub(crate) fn logs_reasons(&self) -> bool {
         self.log.is_some() && self.settings.log_format == Format::Json
+    }
+
+    /// Returns the identification of a request; `None` if none is configured.
+    pub(crate) fn trace(&self, fields: &Fields<'_>) -> Option<Trace> {
+        self.settings.tracing.of(fields, || self.random())
     }
 
     /// Counts and logs a finished exchange.
     pub(crate) fn account(&self, account: &Account<'_, '_>) {
         self.counters().count(account);
-        if let Some(log) = &self.log {
+        let is_logged = || account.record.status >= 400 || self.settings.log_sample.takes(self.random());
+        if let Some(log) = &self.log
+            && is_logged()
+        {
             self.lines.add(log, self.settings.log_format, account, &self.counters().log_dropped);
         }
     }

@@ -52,6 +52,8 @@ pub struct Config {
     pub dns: Dns,
     /// Access log.
     pub log: Log,
+    /// Identification of requests.
+    pub trace: Trace,
     /// Admin page and metrics.
     pub admin: Admin,
     /// PROXY protocol.
@@ -99,13 +101,41 @@ pub struct ProxyProtocol {
 }
 
 /// Access log.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// File of the access log, one line per request; `-` is standard output. Default: no log.
     pub access: Option<PathBuf>,
     /// Format of its lines.
     pub format: Format,
+    /// Share of the requests that are logged, from 0 to 1. Responses with an error are always
+    /// logged.
+    pub sample: f64,
+}
+
+/// Identification of requests in the access log and at origins.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Trace {
+    /// Treatment of traceparent and tracestate (W3C Trace Context).
+    pub context: Context,
+    /// Share of the traces that begin here whose spans are to be recorded, from 0 to 1.
+    pub sample: f64,
+    /// Field with the number of the trace in requests to origins. Unset: none.
+    pub request_id: Option<String>,
+}
+
+/// Treatment of the trace context of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Context {
+    /// Forwarded unchanged.
+    #[default]
+    Pass,
+    /// The request to the origin follows in the same trace, or begins one.
+    Join,
+    /// Each request begins a trace.
+    Begin,
 }
 
 /// Format of a line in the access log.
@@ -352,6 +382,12 @@ impl Default for Http2 {
     }
 }
 
+impl Default for Log {
+    fn default() -> Self {
+        Self { access: None, format: Format::default(), sample: 1.0 }
+    }
+}
+
 impl Default for Dns {
     fn default() -> Self {
         Self { servers: Vec::new(), ttl_min: 1, ttl_max: 60 }
@@ -376,6 +412,7 @@ impl Default for Config {
             http2: Http2::default(),
             dns: Dns::default(),
             log: Log::default(),
+            trace: Trace::default(),
             admin: Admin::default(),
             proxy_protocol: ProxyProtocol::default(),
             pool: BTreeMap::new(),

@@ -35,4 +35,5 @@ pub(crate) mod sites;
 pub(crate) mod sticky;
 pub(crate) mod suspects;
 pub(crate) mod tls;
+pub(crate) mod trace;
 pub(crate) mod via;

@@ -24,7 +24,7 @@ pub(crate) const FIELDS_MAX: usize = 32;
 /// Maximum length in bytes of a value.
 const VALUE_BYTES_MAX: usize = 4096;
 /// Maximum length in bytes of the name of a field.
-const NAME_BYTES_MAX: usize = 256;
+pub(crate) const NAME_BYTES_MAX: usize = 256;
 
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
 /// `files` has the files of users that were read for other routes.

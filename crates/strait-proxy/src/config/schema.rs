@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Codings,
     MediaTypes,
     OneOf(&'static [&'static str]),
+    /// Share from 0 to 1.
+    Share,
     Abandoned,
 }
 
@@ -114,6 +116,10 @@ const KEYS: &[(&str, Kind)] = &[
     ("dns.ttl_max", Kind::Number(1, DAY)),
     ("log.access", Kind::Path),
     ("log.format", Kind::OneOf(&["common", "combined", "squid", "json"])),
+    ("log.sample", Kind::Share),
+    ("trace.context", Kind::OneOf(&["pass", "join", "begin"])),
+    ("trace.sample", Kind::Share),
+    ("trace.request_id", Kind::Text),
     ("admin.listen", Kind::Address),
     ("admin.allow", Kind::Networks),
     ("admin.change", Kind::Networks),
@@ -269,6 +275,9 @@ impl Kind {
                 value.as_array().is_some_and(|all| all.iter().all(|status| within(status, 400, 599)))
             }
             Self::OneOf(words) => value.as_str().is_some_and(|text| words.contains(&text)),
+            Self::Share => {
+                within(value, 0, 1) || value.as_float().is_some_and(|share| (0.0..=1.0).contains(&share))
+            }
             Self::Abandoned => match value {
                 Value::String(word) => word == "finish" || word == "drop",
                 Value::Table(table) => {
@@ -320,6 +329,7 @@ impl Kind {
             }
             Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
             Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
+            Self::Share => "expected a share from 0 to 1, for example 0.01",
             Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",
         };
         text.to_owned()

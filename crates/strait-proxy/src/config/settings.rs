@@ -23,6 +23,7 @@ use crate::config::server::Server;
 use crate::config::site_check;
 use crate::config::sites::Sites;
 use crate::config::tls::Tls;
+use crate::config::trace::{Share, Tracing};
 use crate::config::via::ViaName;
 
 /// Address that the proxy listens on.
@@ -92,6 +93,10 @@ pub(crate) struct Settings {
     pub(crate) http2_streams: u32,
     /// Format of the access log.
     pub(crate) log_format: Format,
+    /// Share of the requests in the access log.
+    pub(crate) log_sample: Share,
+    /// Identification of requests.
+    pub(crate) tracing: Tracing,
     pub(crate) admin: Admin,
     /// Lookups of names.
     pub(crate) dns: Arc<Dns>,
@@ -176,6 +181,8 @@ impl Settings {
             tls,
             http2_streams: if config.http2.enabled { config.http2.streams } else { 0 },
             log_format: config.log.format,
+            log_sample: Share::new("log.sample", config.log.sample)?,
+            tracing: Tracing::new(config, forwarded(config))?,
             admin: Admin::new(config)?,
             dns: Arc::new(Dns::new(&config.dns)?),
             closing: Arc::default(),

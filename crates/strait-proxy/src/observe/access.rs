@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::head::Request;
 
+use crate::config::trace::Trace;
 use crate::io::socket::{Moved, Socket};
 
 /// Origin of a response.
@@ -85,6 +86,7 @@ pub(crate) struct Record {
     pub(crate) origin: Option<SocketAddr>,
     /// Reason of the proxy's own response, if the log has it.
     pub(crate) why: Option<String>,
+    pub(crate) trace: Option<Trace>,
 }
 
 impl Record {
@@ -140,8 +142,8 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    pub(crate) fn now(socket: &mut ClientSocket) -> Self {
-        socket.record = Record::default();
+    pub(crate) fn now(socket: &mut ClientSocket, trace: Option<Trace>) -> Self {
+        socket.record = Record { trace, ..Record::default() };
         Self { at: Instant::now(), moved: socket.moved }
     }
 

@@ -66,8 +66,9 @@ impl Exchange<'_, '_> {
         let read = read_request(worker.settings(), self.raw).ok().flatten();
         let Some((received, _)) = read else { return Err(unusable()) };
         let request = question(&received);
+        let (client, trace) = (self.peer.ip(), self.client.record.trace.as_ref());
         let client_request =
-            ClientRequest { request: &request, client: self.peer.ip(), was_continued: false, host: None };
+            ClientRequest { request: &request, client, was_continued: false, host: None, trace };
         let origin = (Origin::of(&resource, None, worker.now()), BodyFraming::None);
         let (settings, head) = (worker.settings(), worker.heads.take());
         let mut origin_request =

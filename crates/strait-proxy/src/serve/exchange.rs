@@ -134,7 +134,8 @@ impl Exchange<'_, '_> {
     ) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
         let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
-        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued, host };
+        let (client, trace) = (self.peer.ip(), self.client.record.trace.as_ref());
+        let client_request = ClientRequest { request, client, was_continued, host, trace };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
         let chosen = self.chosen.borrow().clone();
         let origin = Origin::of_request(resource, request, chosen, self.worker.now());

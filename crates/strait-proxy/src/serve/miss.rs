@@ -269,8 +269,7 @@ fn storable(
     // A gap is requested with the validator of the stored parts, and its response may lack fields.
     let storable = storable.filter(|(object, _)| !(object.is_lone_part() && is_of_gap));
     let is_of_range = is_range && incoming.status != 200;
-    let keys = worker.key_fields();
-    if storable.is_none() && !is_of_range && is_for_one_alone(keys, request, &response) {
+    if storable.is_none() && !is_of_range && is_for_one_alone(worker, request, &response) {
         worker.hit_for_miss.note(wanted.hash, worker.now());
     }
     storable

@@ -23,7 +23,7 @@ use crate::cache::worker::Worker;
 use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
 use crate::serve::gaps::{GapRequest, run};
-use crate::serve::storing::{object, varies_with_dropped};
+use crate::serve::storing::{object, varies_with_unsent};
 use crate::serve::wanted::{Miss, Wanted, origin_request};
 use crate::upstream::background::Fetch;
 use crate::upstream::error::FetchError;
@@ -202,9 +202,8 @@ fn new_variant(
     fields: &Fields<'_>,
     of_304: &Fields<'_>,
 ) -> Option<Variant> {
-    let keys = worker.key_fields();
-    let variant = Variant::of(fields, &request.fields, keys);
-    variant.filter(|_| !varies_with_dropped(keys, request, of_304))
+    let variant = Variant::of(fields, &request.fields, worker.key_fields());
+    variant.filter(|_| !varies_with_unsent(worker, request, of_304))
 }
 
 /// Begins a validation in the background (stale-while-revalidate, RFC 5861, section 3), unless a

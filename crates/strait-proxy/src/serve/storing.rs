@@ -42,7 +42,7 @@ pub(crate) fn object(
         is_range,
     };
     may_store(&settings.storing, &storable, response.status, fields, &own).ok()?;
-    if varies_with_dropped(worker.key_fields(), request, fields) {
+    if varies_with_unsent(worker, request, fields) {
         return None;
     }
     // A part needs a strong validator to be combined with others.
@@ -153,17 +153,23 @@ pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<O
 
 /// Returns true if a response that is not stored makes its key hit-for-miss. It does not if fields
 /// of the request or a failure of the origin are the reason.
-pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, response: &Response<'_>) -> bool {
+pub(crate) fn is_for_one_alone(worker: &Worker, request: &Request<'_>, response: &Response<'_>) -> bool {
     !request.fields.has("authorization")
         // A field of this request may have caused the error; the next response may be stored.
         && !matches!(response.status, 206 | 400..)
-        && !varies_with_dropped(keys, request, &response.fields)
+        && !varies_with_dropped(worker.key_fields(), request, &response.fields)
 }
 
-/// Returns true if a response varies with a field that the origin did not receive, because
-/// Connection names it: stored, the response would answer other requests wrongly. Fields in `keys`
-/// and built-in key fields count as if Vary named them.
-pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, response: &Fields<'_>) -> bool {
+/// Returns true if a response varies with a field that the origin did not receive from the client:
+/// stored, the response would answer other requests wrongly.
+pub(crate) fn varies_with_unsent(worker: &Worker, request: &Request<'_>, response: &Fields<'_>) -> bool {
+    response.elements("vary").any(|name| worker.settings().tracing.governs(name))
+        || varies_with_dropped(worker.key_fields(), request, response)
+}
+
+/// Returns true if a response varies with a field that Connection names. Fields in `keys` and built-in
+/// key fields count as if Vary named them.
+fn varies_with_dropped(keys: &[String], request: &Request<'_>, response: &Fields<'_>) -> bool {
     if !request.fields.has("connection") {
         return false;
     }

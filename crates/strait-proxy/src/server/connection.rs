@@ -25,6 +25,7 @@ use crate::cache::worker::Worker;
 use crate::config::rules::ResponseRules;
 use crate::config::settings::Port;
 use crate::config::sites::Resource;
+use crate::config::trace::Trace;
 use crate::io::buffer::Buffer;
 use crate::io::http2::stream::Http2Stream;
 use crate::io::pace::Uptake;
@@ -72,6 +73,7 @@ struct Hit {
     options: ResponseOptions<'static>,
     rules: Option<Arc<ResponseRules>>,
     head_len: usize,
+    trace: Option<Trace>,
 }
 
 impl Client {
@@ -256,7 +258,7 @@ impl Client {
     }
 
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, SocketError> {
-        let Hit { object, pinned, selected, options, rules, head_len } = hit;
+        let Hit { object, pinned, selected, options, rules, head_len, trace } = hit;
         let options = ResponseOptions { rules: rules.as_deref(), ..options };
         let settings = worker.settings();
         // The log needs the request. Without a log it is consumed now, so that a slow client holds
@@ -265,7 +267,7 @@ impl Client {
         self.buffer.consume(head_len - request_len);
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
-        let begun = Begun::now(&mut self.socket);
+        let begun = Begun::now(&mut self.socket, trace);
         let found = (&object, &pinned);
         let sent = deliver::send_pinned(worker, &mut self.socket, found, &selected, &status, options).await;
         self.account(worker, begun, request_len, sent.is_ok());
@@ -295,7 +297,7 @@ impl Client {
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
         let head_len = write_own(&mut head, worker, (status, &why, &[]), options);
-        let begun = Begun::now(&mut self.socket);
+        let begun = Begun::now(&mut self.socket, None);
         self.socket.record.refused(status, &why, worker.logs_reasons());
         self.socket.add_overhead(head_len);
         let sent = self.socket.write_all(&head, &[]).await;
@@ -333,7 +335,8 @@ async fn exchange<'b>(
     routed: RoutedRequest<'_, 'b>,
     read: (&'b [u8], &[u8]),
 ) -> Result<ConnectionAfter, SocketError> {
-    let (begun, request, is_changed) = (Begun::now(socket), routed.request, routed.is_changed);
+    let (request, is_changed) = (routed.request, routed.is_changed);
+    let begun = Begun::now(socket, worker.trace(&request.fields));
     let after = dispatch::run(worker, socket, peer, routed, read).await;
     // The log has the request as it came.
     let received = if is_changed && worker.has_log() { received(socket, read.0) } else { None };
@@ -378,5 +381,7 @@ fn memory_hit(
     // If it was just evicted, the lookup finds a successor.
     let pinned = deliver::pinned(&object, &selected, options)?;
     worker.touch(&object);
-    Some(Hit { object, pinned, selected, options, rules: manner.response().cloned(), head_len })
+    let rules = manner.response().cloned();
+    let trace = if worker.logs_reasons() { worker.trace(fields) } else { None };
+    Some(Hit { object, pinned, selected, options, rules, head_len, trace })
 }

@@ -10,9 +10,11 @@ use strait_http::forwarded::Hop;
 use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
 use strait_http::target::Uri;
+use strait_http::trace::TRACEPARENT;
 use tokio::sync::SetOnce;
 
 use crate::config::settings::Settings;
+use crate::config::trace::{Trace, Tracing};
 use crate::io::gate::{self, Permit};
 use crate::io::head::{push_field, push_number, push_via};
 use crate::upstream::incoming::Incoming;
@@ -27,6 +29,7 @@ pub(crate) struct ClientRequest<'a, 'b> {
     pub(crate) was_continued: bool,
     /// Host for the origin, in place of that of the URI.
     pub(crate) host: Option<&'a str>,
+    pub(crate) trace: Option<&'a Trace>,
 }
 
 /// Request to an origin.
@@ -110,7 +113,8 @@ impl OriginRequest {
         let is_sent = |field: &&Field<'_>| {
             let is_dropped = settings.forwarded.rewrites(field.name)
                 || (is_ignored && is_directive(field.name))
-                || (client_request.was_continued && is_continue(field));
+                || (client_request.was_continued && is_continue(field))
+                || settings.tracing.drops(field.name, client_request.trace);
             !is_dropped && is_sent(field.name, purpose, counts_hops)
         };
         let mut is_conditional = false;
@@ -124,6 +128,9 @@ impl OriginRequest {
         let hop = Hop { client: client_request.client, scheme: uri.scheme, host: uri.authority };
         hop.write(settings.forwarded, &request.fields, &mut head);
         push_via(&mut head, &settings.via, &request.fields, request.version);
+        if let Some(trace) = client_request.trace {
+            push_trace(&mut head, &settings.tracing, trace);
+        }
         match body {
             BodyFraming::Length(length) => push_number(&mut head, "Content-Length", length),
             BodyFraming::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
@@ -179,6 +186,15 @@ impl OriginRequest {
     /// copy to which it could apply.
     pub(crate) fn is_unrequested_304(&self, incoming: &Incoming) -> bool {
         incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
+    }
+}
+
+fn push_trace(head: &mut Vec<u8>, tracing: &Tracing, trace: &Trace) {
+    if tracing.writes_context() {
+        push_field(head, TRACEPARENT, trace.context.value().as_bytes());
+    }
+    if let Some(name) = &tracing.request_id {
+        push_field(head, name, format!("{:032x}", trace.context.trace).as_bytes());
     }
 }
 

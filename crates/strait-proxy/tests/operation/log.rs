@@ -38,6 +38,49 @@ fn each_request_is_a_line_with_cache_result_and_copied_bytes() {
     assert!(lines[1].get("origin").is_none() && lines[3].get("target").is_none());
 }
 
+/// A hit has a span too, although the origin does not learn of it.
+#[test]
+fn the_log_has_the_trace_that_the_origin_got() {
+    let rig = Rig::start(
+        "log.access = \"$DIR/log\"\nlog.format = \"json\"\ntrace.context = \"join\"\ntrace.request_id = \"X-Id\"",
+    );
+    let mut client = rig.client();
+    let (trace, parent) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    for _ in 0..2 {
+        client.send(&format!(
+            "GET /200/60/9/a HTTP/1.1\r\nHost: a\r\ntraceparent: 00-{trace}-{parent}-01\r\n\r\n"
+        ));
+        assert_eq!(client.answer().unwrap().status(), 200);
+        rig.wait_stored(1);
+    }
+    client.get("/200/0/9/b");
+    let path = rig.dir.path().join("log");
+    assert!(wait_until(LIMIT, || lines(&path).len() == 3), "{:?}", lines(&path));
+    let lines: Vec<serde_json::Value> =
+        lines(&path).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&lines[0]["cache"], &lines[1]["cache"]), (&"miss".into(), &"hit".into()));
+    for line in &lines[..2] {
+        assert_eq!((&line["trace"], &line["parent"]), (&trace.into(), &parent.into()), "{line}");
+        assert_eq!(line["sampled"], true);
+    }
+    assert_ne!(lines[0]["span"], lines[1]["span"]);
+    assert!(lines[2].get("parent").is_none() && lines[2]["sampled"] == false, "{}", lines[2]);
+    assert_ne!(lines[2]["trace"], trace);
+}
+
+#[test]
+fn a_sample_of_nothing_has_the_errors() {
+    let rig = Rig::start("log.access = \"$DIR/log\"\nlog.sample = 0");
+    let mut client = rig.client();
+    for path in ["/200/60/9/a", "/404/0/9/b", "/200/60/9/c"] {
+        client.get(path);
+    }
+    drop(client);
+    rig.proxy.stop();
+    let lines = lines(&rig.dir.path().join("log"));
+    assert!(lines.len() == 1 && lines[0].contains("/404/0/9/b"), "{lines:?}");
+}
+
 #[test]
 fn connect_error_is_in_the_log_and_not_in_the_response() {
     let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"json\"");

@@ -8,6 +8,7 @@ use strait_http::head::{Request, Version};
 use time::OffsetDateTime;
 
 use super::Format;
+use crate::config::trace::Trace;
 use crate::observe::access::{Account, Outcome};
 
 /// Writes the line of an exchange that has ended at `now`.
@@ -141,6 +142,13 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     if let Some(origin) = record.origin {
         let _ = write!(out, ",\"origin\":\"{origin}\"");
     }
+    if let Some(Trace { context, parent }) = &record.trace {
+        let _ = write!(out, ",\"trace\":\"{:032x}\",\"span\":\"{:016x}\"", context.trace, context.span);
+        if let Some(parent) = parent {
+            let _ = write!(out, ",\"parent\":\"{parent:016x}\"");
+        }
+        let _ = write!(out, ",\"sampled\":{}", context.is_sampled());
+    }
     if let Some(why) = &record.why {
         out.extend_from_slice(b",\"why\":");
         json_string(out, why.as_bytes());
@@ -233,6 +241,7 @@ mod tests {
                 coding: Some("br"),
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
                 why: Some("a \"b\"".to_owned()),
+                trace: None,
             },
             moved: Moved { sent: 300, sendfile: 4096, overhead: 296, ..Moved::default() },
             took: Duration::from_micros(1_234_567),
