@@ -11,6 +11,8 @@
 //! a treatment only ends segments earlier, and all forms lie between two: the literal one, and the
 //! one with all treatments.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 /// Maximum length in bytes of a path that has more than one form.
@@ -66,6 +68,28 @@ pub fn select_by_only<T>(path: &str, select: impl FnOnce(&[u8]) -> T) -> Option<
     }
     let literal = Reader::default().read(path)?;
     (furthest(path)?.read(path)? == literal).then(|| select(&literal))
+}
+
+/// Returns the part of a path whose decoded form is `range` of the form that [`select_by_only`]
+/// selects by.
+///
+/// ```
+/// use strait_http::path::encoded_part;
+///
+/// assert_eq!(encoded_part("/a%2Bb/c", 1..4), "a%2Bb");
+/// ```
+pub fn encoded_part(path: &str, range: Range<usize>) -> &str {
+    let (bytes, mut places) = (path.as_bytes(), SmallVec::<[usize; 2]>::new());
+    let (mut at, mut decoded) = (0, 0);
+    for bound in [range.start, range.end] {
+        while decoded < bound && at < bytes.len() {
+            let is_encoded = matches!(bytes[at..], [b'%', high, low, ..] if byte_of(high, low).is_some());
+            at += if is_encoded { 3 } else { 1 };
+            decoded += 1;
+        }
+        places.push(at);
+    }
+    path.get(places[0]..places[1]).unwrap_or_default()
 }
 
 /// Returns a path without its query, decoded and without empty and dot segments, for a file below a

@@ -5,7 +5,7 @@
 //! feed and bytes that are not UTF-8 match `.` like all others, so that a client cannot leave an
 //! expression by them.
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Captures, Regex, RegexBuilder};
 use strait_http::path::select_by_only;
 
 /// Maximum length in bytes of the text.
@@ -57,6 +57,20 @@ impl PathRegex {
                 format!("this is not a regular expression: {reason}")
             }
         })
+    }
+
+    /// Returns the number of the group with that number or name.
+    pub(crate) fn group(&self, name: &str) -> Option<usize> {
+        match name.parse() {
+            Ok(number) => (number < self.0.captures_len()).then_some(number),
+            Err(_) => self.0.capture_names().position(|own| own == Some(name)),
+        }
+    }
+
+    /// Returns the result of `replace` for the groups of the decoded path without its query; `None` if
+    /// no part of the path matches, or programs read it differently.
+    pub(crate) fn replaced<T>(&self, path: &str, replace: impl FnOnce(&Captures<'_>) -> T) -> Option<T> {
+        select_by_only(path, |path| self.0.captures(path).map(|groups| replace(&groups)))?
     }
 
     /// Returns true if a part of the decoded path without its query matches; `None` if programs

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use strait_http::fields::Field;
 use strait_http::head::Request;
-use strait_http::path::rewritten;
 use strait_http::rules::is_same_for_programs;
 
 use crate::config::auth::BasicAuth;
@@ -17,6 +16,7 @@ use crate::config::compress::Compression;
 use crate::config::path_regex::PathRegex;
 use crate::config::pool::ServerPool;
 use crate::config::rate::RateLimit;
+use crate::config::rewrite::Rewrite;
 
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
@@ -56,13 +56,6 @@ pub(crate) struct Conditions {
     pub(crate) methods: Vec<Box<str>>,
     /// Names in lower case with their values; `None`: any value.
     pub(crate) fields: Vec<(Box<str>, Option<Box<str>>)>,
-}
-
-/// Replacement of the begin of a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rewrite {
-    pub(crate) from: Box<str>,
-    pub(crate) to: Box<str>,
 }
 
 /// Changes of requests on the way to the origin.
@@ -129,15 +122,6 @@ impl Conditions {
         };
         (self.methods.is_empty() || self.methods.iter().any(|own| is_method(own)))
             && self.fields.iter().all(|(name, value)| has(name, value.as_deref()))
-    }
-}
-
-impl Rewrite {
-    /// Returns the path and query of a request to the origin; `None` if programs read the path
-    /// differently.
-    pub(crate) fn apply(&self, path: &str) -> Option<String> {
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        rewritten(&[slash, path].concat(), &self.from, &self.to)
     }
 }
 

@@ -12,10 +12,10 @@ use crate::config::auth::{BasicAuth, UserFiles};
 use crate::config::compress::Compression;
 use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route};
 use crate::config::path_regex::PathRegex;
-use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
+use crate::config::rewrite::Rewrite;
 use crate::config::route_name::RouteName;
-use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
+use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message. With the
 /// next two limits it bounds the heads that the proxy writes
@@ -40,8 +40,11 @@ pub(crate) fn rules(
         problems.push(format!("{key}.{why}"));
         Conditions::default()
     });
-    problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
-    let mut rules = Rules { conditions, rewrite: rewrite(route), ..Rules::default() };
+    let rewrite = rewrite(route, &conditions).unwrap_or_else(|why| {
+        problems.push(format!("{key}.rewrite: {why}"));
+        None
+    });
+    let mut rules = Rules { conditions, rewrite, ..Rules::default() };
     if let Some(headers) = &route.request_headers {
         if route.pool.is_none() {
             problems.push(format!(
@@ -157,26 +160,14 @@ fn conditions(route: &Route, policy: Policy) -> Result<Conditions, String> {
     })
 }
 
-/// Returns the reason why a path cannot be rewritten.
-fn why_no_rewrite(route: &Route) -> Option<&'static str> {
-    let path = route.rewrite.as_ref()?;
-    let is_dot = |part: &str| matches!(part, "." | "..");
+/// Returns the replacement of the path, or the reason why it is wrong.
+fn rewrite(route: &Route, conditions: &Conditions) -> Result<Option<Rewrite>, &'static str> {
+    let Some(to) = &route.rewrite else { return Ok(None) };
     if route.pool.is_none() {
-        Some("only a route with a pool sends requests; remove it")
-    } else if !path.starts_with('/') || path.len() > PATH_BYTES_MAX {
-        Some("expected a path of at most 1024 bytes, for example \"/v1\"")
-    } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains(['?', '#', '%', '\\', ';']) {
-        Some("write the path without query, encoding and parameters")
-    } else if path.contains("//") || path.split('/').any(is_dot) {
-        Some("the path has empty or dot segments, which programs read differently")
-    } else {
-        None
+        return Err("only a route with a pool sends requests; remove it");
     }
-}
-
-fn rewrite(route: &Route) -> Option<Rewrite> {
     let from = route.path.as_deref().or(route.path_exact.as_deref()).unwrap_or("/");
-    route.rewrite.as_ref().map(|to| Rewrite { from: from.into(), to: to.as_str().into() })
+    Rewrite::new(from, conditions.path.as_ref(), to).map(Some)
 }
 
 /// Returns the reason why a limit is wrong, after its key.

@@ -235,6 +235,26 @@ fn origin_gets_the_rewritten_path() {
 }
 
 #[test]
+fn groups_of_the_expression_are_in_the_rewritten_path() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&site(
+        &a,
+        &b,
+        r#"{ path_regex = "^/item/([0-9]+)/(?<size>[0-9]+)$", rewrite = "/200/60/{size}/{1}", pool = "a" }"#,
+    ));
+    for (path, status) in
+        [("/item/7/5?q", 200), ("/item/%37/5?q", 200), ("/item/7/5/", 404), ("/item/x/5", 404)]
+    {
+        assert_eq!(edge.get("h", path).status(), status, "{path}");
+    }
+    let expected = ["GET /200/60/5/7?q HTTP/1.1", "GET /200/60/5/%37?q HTTP/1.1"];
+    assert_eq!(lines(&a), expected, "groups stay encoded");
+    assert_eq!(edge.ask("PURGE /item/7/5?q", "").status(), 200);
+    assert_eq!(edge.get("h", "/item/7/5?q").status(), 200);
+    assert_eq!(lines(&a).len(), 1, "the client's path purges");
+}
+
+#[test]
 fn no_path_leaves_the_new_prefix() {
     let (a, b) = (Origin::start(), Origin::start());
     for routes in
@@ -376,6 +396,8 @@ fn wrong_conditions_and_rewrites_are_named() {
             "route[2].path_exact: \"/x\": the route never matches",
         ),
         (r#"{ pool = "a", rewrite = "v1" }"#, "route[1].rewrite: expected a path"),
+        (r#"{ pool = "a", rewrite = "/{1}" }"#, "rewrite: a group, as {1}, needs the path_regex"),
+        (r#"{ pool = "a", path_regex = "^/x$", rewrite = "/{1}" }"#, "rewrite: path_regex has no group"),
         (r#"{ pool = "a", rewrite = "/a/../b" }"#, "rewrite: the path has empty or dot segments"),
         (r#"{ pool = "a", rewrite = "//evil" }"#, "rewrite: the path has empty or dot segments"),
         (r#"{ pool = "a", rewrite = "/a?b" }"#, "rewrite: write the path without query"),
