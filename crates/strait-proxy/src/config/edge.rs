@@ -85,6 +85,8 @@ pub struct Site {
     pub certificate: Option<PathBuf>,
     /// File of its private key, in PEM.
     pub key: Option<PathBuf>,
+    /// File of an OCSP response for the certificate, in DER.
+    pub ocsp: Option<PathBuf>,
     /// Redirect requests without TLS to https, and tell clients to use https only (HSTS, RFC 6797).
     pub https: bool,
     /// Routes; the one with the longest matching path applies.

@@ -348,6 +348,8 @@ pub struct Tls {
     pub certificate: Option<PathBuf>,
     /// File of its private key, in PEM.
     pub key: Option<PathBuf>,
+    /// File of an OCSP response for the certificate, in DER.
+    pub ocsp: Option<PathBuf>,
     /// File of certificate authorities for the origin, in PEM, in addition to those of the system.
     pub origin_ca: Option<PathBuf>,
     /// Let the kernel encrypt if it can (kTLS), so that sendfile and splice work with TLS.
@@ -510,7 +512,7 @@ impl Default for Limits {
 
 impl Default for Tls {
     fn default() -> Self {
-        Self { listen: Vec::new(), certificate: None, key: None, origin_ca: None, kernel: true }
+        Self { listen: Vec::new(), certificate: None, key: None, ocsp: None, origin_ca: None, kernel: true }
     }
 }
 

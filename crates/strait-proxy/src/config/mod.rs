@@ -17,6 +17,7 @@ pub(crate) mod hosts;
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod member;
+pub(crate) mod ocsp;
 pub(crate) mod password;
 pub(crate) mod path_regex;
 pub(crate) mod pool;

@@ -1,5 +1,7 @@
 //! Reading of `strait.toml`: from its text to a [`Config`], and messages with line numbers.
 
+use std::time::SystemTime;
+
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
@@ -44,12 +46,13 @@ impl Config {
         }
     }
 
-    /// Checks the values against each other, and reads the TLS files.
+    /// Checks the values against each other, and reads the TLS files. Returns the notes that
+    /// [`crate::Proxy::notes`] will have.
     ///
     /// # Errors
     /// Values contradict each other or are refused.
-    pub fn check(&self) -> Result<()> {
-        Settings::new(self).map(drop)
+    pub fn check(&self) -> Result<Vec<String>> {
+        Ok(Settings::new(self)?.tls.notes(SystemTime::now()))
     }
 
     /// Checks the directory of the store and the access log. Creates and changes nothing.

@@ -107,6 +107,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("tls.listen", Kind::Addresses),
     ("tls.certificate", Kind::Path),
     ("tls.key", Kind::Path),
+    ("tls.ocsp", Kind::Path),
     ("tls.origin_ca", Kind::Path),
     ("tls.kernel", Kind::Bool),
     ("http2.enabled", Kind::Bool),

@@ -47,6 +47,7 @@ const SITE: &[(&str, Key)] = &[
     ("hosts", Key::Value(Kind::Hosts)),
     ("certificate", Key::Value(Kind::Path)),
     ("key", Key::Value(Kind::Path)),
+    ("ocsp", Key::Value(Kind::Path)),
     ("https", Key::Value(Kind::Bool)),
     ("route", Key::List(ROUTE)),
 ];

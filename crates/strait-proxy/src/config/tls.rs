@@ -3,8 +3,9 @@
 //! `io::tls` begins sessions with them. Certificates of origins are verified with the system's
 //! authorities (rustls-native-certs), which its administrator keeps up to date.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{Ticketer, default_provider};
@@ -15,9 +16,11 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ConfigBuilder, ConfigSide, RootCertStore, ServerConfig, WantsVerifier};
 use strait_os::Kind;
 
+use crate::config::edge::Site;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::hosts::Hosts;
+use crate::config::ocsp::{Staple, Validity};
 
 /// Protocols inside TLS, announced by ALPN (RFC 7301).
 const PROTOCOL: &[u8] = b"http/1.1";
@@ -33,46 +36,100 @@ pub(crate) struct Tls {
     /// True if the kernel encrypts after the handshake.
     pub(crate) kernel: bool,
     /// Note for the operator: the kernel cannot encrypt, and why.
-    pub(crate) note: Option<String>,
+    note: Option<String>,
+    ocsp: Vec<OcspFile>,
 }
 
 impl Tls {
     /// Reads certificates and keys; also authorities if the origin uses TLS.
     pub(crate) fn new(config: &Config, uses_tls_to_origin: bool) -> Result<Self> {
         let (tls, has_http2) = (&config.tls, config.http2.enabled);
-        let certificates = Certificates::new(config)?;
+        let mut ocsp = Vec::new();
+        let certificates = Certificates::new(config, &mut ocsp)?;
         let is_used = certificates.is_some() || uses_tls_to_origin;
         let (kernel, note) = if is_used && tls.kernel { probe() } else { (false, None) };
         let server = certificates.map(|all| server(all, kernel, has_http2)).transpose()?;
         let client = uses_tls_to_origin.then(|| client(tls.origin_ca.as_deref(), kernel)).transpose()?;
         let (server, client) = (server.map(Arc::new), client.map(Arc::new));
-        Ok(Self { server, client, kernel, note })
+        Ok(Self { server, client, kernel, note, ocsp })
+    }
+
+    /// Returns notes for the operator at that time.
+    pub(crate) fn notes(&self, now: SystemTime) -> Vec<String> {
+        self.note.iter().cloned().chain(self.ocsp.iter().filter_map(|file| file.note(now))).collect()
     }
 }
 
 /// Certificates by the host that a client names (SNI, RFC 6066, section 3); the default one is for
 /// all other clients.
 #[derive(Debug)]
-struct Certificates(Hosts<Arc<CertifiedKey>>);
+struct Certificates(Hosts<Certificate>);
+
+/// Certificate with its key.
+#[derive(Clone, Debug)]
+struct Certificate {
+    alone: Arc<CertifiedKey>,
+    /// The same with an OCSP response.
+    stapled: Option<(Arc<CertifiedKey>, Validity)>,
+}
+
+impl Certificate {
+    /// Returns the certificate, with its OCSP response while clients accept that.
+    fn current(&self) -> Arc<CertifiedKey> {
+        match &self.stapled {
+            Some((stapled, validity)) if validity.why_not(SystemTime::now()).is_none() => stapled.clone(),
+            _ => self.alone.clone(),
+        }
+    }
+
+    /// Adds the OCSP response of a file.
+    fn staple(&mut self, path: &Path) -> std::result::Result<Validity, String> {
+        let Staple { der, validity } = Staple::read(path, self.alone.cert.first().map_or(&[], |leaf| leaf))?;
+        let stapled = CertifiedKey { ocsp: Some(der), ..CertifiedKey::clone(&self.alone) };
+        self.stapled = Some((Arc::new(stapled), validity));
+        Ok(validity)
+    }
+}
+
+/// File of an OCSP response, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct OcspFile {
+    /// Key and path.
+    name: String,
+    /// Its validity, or the reason why it is not used.
+    state: std::result::Result<Validity, String>,
+}
+
+impl OcspFile {
+    /// Returns a note if clients do not get the response.
+    fn note(&self, now: SystemTime) -> Option<String> {
+        let why = match &self.state {
+            Ok(validity) => validity.why_not(now)?,
+            Err(why) => why,
+        };
+        Some(format!("{}: {why}; clients do not get an OCSP response", self.name))
+    }
+}
 
 impl ResolvesServerCert for Certificates {
     /// Returns `None`, which ends the handshake, if no certificate is for the client.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         match hello.server_name() {
             // rustls has converted the name to lower case.
-            Some(name) => self.0.find_lower(name).cloned(),
-            None => self.0.default.clone(),
+            Some(name) => self.0.find_lower(name),
+            None => self.0.default.as_ref(),
         }
+        .map(Certificate::current)
     }
 }
 
 impl Certificates {
-    /// Reads all certificates and keys; `None` if no address uses TLS.
-    fn new(config: &Config) -> Result<Option<Self>> {
+    /// Reads all certificates and keys; `None` if no address uses TLS. Adds the files of OCSP
+    /// responses to `ocsp`.
+    fn new(config: &Config, ocsp: &mut Vec<OcspFile>) -> Result<Option<Self>> {
         let tls = &config.tls;
-        let has_any = tls.certificate.is_some()
-            || tls.key.is_some()
-            || config.site.iter().any(|site| site.certificate.is_some() || site.key.is_some());
+        let own = Files { certificate: &tls.certificate, key: &tls.key, ocsp: &tls.ocsp };
+        let has_any = own.are_any() || config.site.iter().any(|site| Files::of(site).are_any());
         let wrong = |what: &str| Err(Error::Config(what.to_owned()));
         match (has_any, tls.listen.is_empty()) {
             (false, true) => return Ok(None),
@@ -84,11 +141,10 @@ impl Certificates {
                 );
             }
         }
-        let mut hosts = Hosts::new(pair("tls", tls.certificate.as_deref(), tls.key.as_deref())?);
+        let mut hosts = Hosts::new(own.read("tls", ocsp)?);
         for (index, site) in config.site.iter().enumerate() {
             let section = format!("site[{}]", index + 1);
-            let pair = pair(&section, site.certificate.as_deref(), site.key.as_deref())?;
-            let Some(own) = pair else { continue };
+            let Some(own) = Files::of(site).read(&section, ocsp)? else { continue };
             for host in &site.hosts {
                 // The table of sites reports hosts that are wrong or occur twice.
                 let _ = hosts.add(host, own.clone());
@@ -101,17 +157,41 @@ impl Certificates {
     }
 }
 
-/// Reads a certificate chain and its key from the files of a section, if it names them.
-fn pair(section: &str, certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Arc<CertifiedKey>>> {
-    let wrong = |missing: &str| {
-        let text = format!("{section}.{missing}: TLS needs {section}.certificate and {section}.key");
-        Err(Error::Config(text))
-    };
-    match (certificate, key) {
-        (None, None) => Ok(None),
-        (None, _) => wrong("certificate"),
-        (_, None) => wrong("key"),
-        (Some(certificate), Some(key)) => certified(section, certificate, key).map(Arc::new).map(Some),
+/// Files of a certificate that a section names.
+struct Files<'a> {
+    certificate: &'a Option<PathBuf>,
+    key: &'a Option<PathBuf>,
+    ocsp: &'a Option<PathBuf>,
+}
+
+impl<'a> Files<'a> {
+    fn of(site: &'a Site) -> Self {
+        Self { certificate: &site.certificate, key: &site.key, ocsp: &site.ocsp }
+    }
+
+    fn are_any(&self) -> bool {
+        [self.certificate, self.key, self.ocsp].into_iter().any(Option::is_some)
+    }
+
+    /// Reads the files, if the section names them.
+    fn read(&self, section: &str, ocsp: &mut Vec<OcspFile>) -> Result<Option<Certificate>> {
+        let wrong = |missing: &str| {
+            let text = format!("{section}.{missing}: TLS needs {section}.certificate and {section}.key");
+            Err(Error::Config(text))
+        };
+        let alone = match (self.certificate, self.key) {
+            (None, None) if self.ocsp.is_some() => return wrong("certificate"),
+            (None, None) => return Ok(None),
+            (None, _) => return wrong("certificate"),
+            (_, None) => return wrong("key"),
+            (Some(certificate), Some(key)) => certified(section, certificate, key)?,
+        };
+        let mut certificate = Certificate { alone: Arc::new(alone), stapled: None };
+        if let Some(path) = self.ocsp {
+            let state = certificate.staple(path);
+            ocsp.push(OcspFile { name: format!("{section}.ocsp = \"{}\"", path.display()), state });
+        }
+        Ok(Some(certificate))
     }
 }
 

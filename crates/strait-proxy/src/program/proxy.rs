@@ -109,6 +109,8 @@ fn byte_size(text: &str) -> Result<ByteSize, String> {
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 /// Interval between two lines about damaged records.
 const DAMAGE_EVERY: Duration = Duration::from_mins(1);
+/// Interval between two looks for new notes.
+const NOTES_EVERY: Duration = Duration::from_secs(10);
 /// Open files for each connection: the client's, the origin's, and two for the store and pipes.
 const FILES_EACH: u64 = 4;
 /// Open files for listeners and idle connections to origins.
@@ -128,6 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         become_and_check(args, &config)?;
         check_room(args, &config);
         check_changes(args, &config);
+        print_notes(&config.check()?);
         return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
@@ -137,10 +140,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
     let mut damage = DamageReport::default();
+    let mut notes = NoteReport::new(&proxy);
     while !signals.terminated.load(Ordering::Relaxed) {
         damage.print(&proxy);
+        notes.print(&proxy);
         if signals.reloads.swap(false, Ordering::Relaxed) {
             reload(args, &mut proxy);
+            notes = NoteReport::new(&proxy);
         }
         if signals.reopens.swap(false, Ordering::Relaxed) {
             reopen_log(&proxy);
@@ -173,6 +179,30 @@ impl DamageReport {
         let count = proxy.report().store.map_or(0, |store| store.corrupt);
         warn(format_args!("{text}; damaged records since the start: {count}\n"));
         self.printed = Some(Instant::now());
+    }
+}
+
+/// Report of notes that come while the proxy runs, as that a file has expired.
+struct NoteReport {
+    known: Vec<String>,
+    checked: Instant,
+}
+
+impl NoteReport {
+    /// The present notes are printed already.
+    fn new(proxy: &Proxy) -> Self {
+        Self { known: proxy.notes(), checked: Instant::now() }
+    }
+
+    fn print(&mut self, proxy: &Proxy) {
+        if self.checked.elapsed() < NOTES_EVERY {
+            return;
+        }
+        let notes = proxy.notes();
+        for note in notes.iter().filter(|note| !self.known.contains(note)) {
+            warn(format_args!("{note}\n"));
+        }
+        *self = Self { known: notes, checked: Instant::now() };
     }
 }
 
@@ -238,7 +268,11 @@ fn announce(proxy: &Proxy) {
     if let Some(address) = proxy.admin() {
         print_stderr(format_args!("admin page on http://{address}/\n"));
     }
-    for note in proxy.notes() {
+    print_notes(&proxy.notes());
+}
+
+fn print_notes(notes: &[String]) {
+    for note in notes {
         print_stderr(format_args!("{note}\n"));
     }
 }
@@ -259,6 +293,7 @@ fn reload(args: &Args, proxy: &mut Proxy) {
             warn(format_args!("not reloaded: {line}\n"));
         }
     }
+    print_notes(&proxy.notes());
     reopen_log(proxy);
     notify("READY=1");
 }
@@ -322,7 +357,7 @@ fn config(args: &Args) -> Result<Config, Error> {
     let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
     let config = with_options(config, args);
     match config.check() {
-        Ok(()) => Ok(config),
+        Ok(_) => Ok(config),
         Err(error @ strait_proxy::Error::Config(_)) => Err(of_file(&Config::locate(&text, error))),
         Err(error) => Err(error.into()),
     }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -189,9 +189,10 @@ impl Proxy {
         self.addresses[0].1
     }
 
-    /// Returns notes for the operator: missing kernel features and their cost.
+    /// Returns notes for the operator: missing kernel features and their cost, and OCSP responses that
+    /// clients do not get.
     pub fn notes(&self) -> Vec<String> {
-        self.settings().tls.note.iter().cloned().collect()
+        self.settings().tls.notes(SystemTime::now())
     }
 
     /// Waits until the store's index is loaded; returns false after `limit`. Until then stored

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod clients;
+mod ocsp;
 mod origin;
 mod origins;
 mod rig;

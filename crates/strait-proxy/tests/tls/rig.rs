@@ -42,6 +42,11 @@ impl Authority {
         self.directory.path().join(name)
     }
 
+    /// Returns the private key in PEM.
+    pub(crate) fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Signs a certificate for `subject`, and writes it and its key to `NAME.pem` and `NAME.key`.
     pub(crate) fn sign(&self, name: &str, subject: &str, last_year: i32) {
         let key = KeyPair::generate().unwrap();
