@@ -135,15 +135,15 @@ fn impossible_fields_are_refused() {
     let part = HEADER_BYTES + PART_HEADER_BYTES;
     let footer = valid.len() - FOOTER_BYTES;
     for (at, bytes) in [
-        (part, [0; 8].as_slice()),           // no bytes
-        (part, &[0xff; 8]),                  // an end beyond 64 bits
-        (part + 8, &[0xff; 8]),              // first time after the last one
-        (part + 24, &[0xff; 4]),             // too many packets
-        (part + 24, &[0; 4]),                // a time without packets
-        (part + 28, &[2, 0]),                // an unknown flag
-        (part + 30, &[0xff, 0xff]),          // a filter beyond the end
-        (footer, &[9]),                      // another number of parts
-        (footer + 8, &[9, 0, 0, 0, 0, 0]),   // another length of the file
+        (part, [0; 8].as_slice()),         // no bytes
+        (part, &[0xff; 8]),                // an end beyond 64 bits
+        (part + 8, &[0xff; 8]),            // first time after the last one
+        (part + 24, &[0xff; 4]),           // too many packets
+        (part + 24, &[0; 4]),              // a time without packets
+        (part + 28, &[2, 0]),              // an unknown flag
+        (part + 30, &[0xff, 0xff]),        // a filter beyond the end
+        (footer, &[9]),                    // another number of parts
+        (footer + 8, &[9, 0, 0, 0, 0, 0]), // another length of the file
     ] {
         let mut encoded = valid.clone();
         encoded[at..at + bytes.len()].copy_from_slice(bytes);
