@@ -227,6 +227,19 @@ impl FileReader {
         self.packet_offset
     }
 
+    /// Decodes the blocks without a packet up to `offset`. Returns true at `offset` or beyond it, at
+    /// the end of the file too; false if a packet comes before.
+    pub fn read_to(&mut self, offset: u64) -> Result<bool, FileError> {
+        while self.decoder.offset() < offset {
+            match self.peek(Pipe::Block)? {
+                Front::Other => self.store_block()?,
+                Front::Packet => return Ok(false),
+                Front::Pending | Front::End => return Ok(true),
+            }
+        }
+        Ok(true)
+    }
+
     /// Continues at `offset`, the start of a block that is not before [`FileReader::offset`]. The
     /// skipped blocks must describe no interface and start no section.
     ///

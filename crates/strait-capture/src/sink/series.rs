@@ -147,7 +147,9 @@ impl Series {
         while self.complete.len() > keep {
             let Some(oldest) = self.complete.pop_front() else { break };
             deleted += u64::from(oldest.file.delete());
-            oldest.index.inspect(|index| drop(index.delete()));
+            if let Some(index) = oldest.index {
+                index.delete();
+            }
         }
         deleted
     }

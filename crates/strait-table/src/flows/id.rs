@@ -28,9 +28,10 @@ impl FlowIds {
         Self { recent: vec![None; RECENT].into(), seeds: [random.hash_one(0), random.hash_one(1)] }
     }
 
-    /// Returns the identifier of a packet's flow; none without an IP header.
-    pub fn of(&mut self, packet: &Packet<'_>) -> Option<u64> {
-        let (key, _) = Key::of(&Headers::of(packet))?;
+    /// Returns the identifier of a packet's flow; none without an IP header. `bytes` are the
+    /// captured ones, with a header of `link_type` (`LINKTYPE_*`).
+    pub fn of(&mut self, bytes: &[u8], link_type: u16) -> Option<u64> {
+        let (key, _) = Key::of(&Headers::of(&packet(bytes, link_type)))?;
         let recent = &mut self.recent[key.hash(self.seeds) as usize % RECENT];
         match recent {
             Some((found, id)) if *found == key => Some(*id),
@@ -46,6 +47,20 @@ impl FlowIds {
 impl Default for FlowIds {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Returns a packet without the properties that have no influence on its flow.
+fn packet(bytes: &[u8], link_type: u16) -> Packet<'_> {
+    Packet {
+        bytes,
+        link_type,
+        wire_len: bytes.len() as u32,
+        time_ns: 0,
+        interface: 0,
+        lane: 0,
+        direction: None,
+        owner: None,
     }
 }
 
@@ -73,30 +88,16 @@ mod tests {
         frame
     }
 
-    fn packet(bytes: &[u8]) -> Packet<'_> {
-        let wire_len = bytes.len() as u32;
-        Packet {
-            bytes,
-            link_type: 1,
-            wire_len,
-            time_ns: 0,
-            interface: 0,
-            lane: 0,
-            direction: None,
-            owner: None,
-        }
-    }
-
     #[test]
     fn identifiers_of_packets_and_of_community_ids_are_equal() {
         let mut ids = FlowIds::new();
         // More flows than are kept, twice.
         for port in (0..5000).chain(0..5000) {
             let frame = frame(port);
-            let text = community_id_of(&packet(&frame)).unwrap();
-            assert_eq!(ids.of(&packet(&frame)), flow_id(&text), "{port}");
+            let text = community_id_of(&packet(&frame, 1)).unwrap();
+            assert_eq!(ids.of(&frame, 1), flow_id(&text), "{port}");
         }
-        assert_eq!(ids.of(&packet(&[0; 14])), None);
+        assert_eq!(ids.of(&[0; 14], 1), None);
     }
 
     #[test]
