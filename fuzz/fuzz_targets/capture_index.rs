@@ -10,7 +10,8 @@ use strait_pcapng::index::{Builder, Identity, Index, PART_PACKETS_MAX, Place};
 
 fuzz_target!(|data: &[u8]| {
     check(data.to_vec());
-    let mut sealed = Builder::new(1).finish(&Identity { bytes: 1, modified_ns: 0, digest: 0 }).expect("short");
+    let mut sealed =
+        Builder::new(1).finish(&Identity { bytes: 1, modified_ns: 0, digest: 0 }).expect("short");
     sealed.truncate(16);
     sealed.extend(data);
     let checksum = rapidhash_v3(&sealed);
@@ -38,7 +39,8 @@ fn build(data: &[u8]) {
     let mut builder = Builder::new(end);
     let mut places = Vec::new();
     for fields in data.chunks_exact(12) {
-        let number = |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
+        let number =
+            |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
         end += u64::from(number(0) % 300_000) + 16;
         let time_ns = u64::from(number(4)) << 32;
         let flow = Some(rapidhash_v3(&fields[8..])).filter(|_| fields[8] != 0);

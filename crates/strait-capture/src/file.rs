@@ -227,8 +227,8 @@ impl FileReader {
         self.packet_offset
     }
 
-    /// Decodes the blocks without a packet up to `offset`. Returns true at `offset` or beyond it, at
-    /// the end of the file too; false if a packet comes before.
+    /// Decodes the blocks without a packet up to `offset`. Returns true at `offset`, beyond it, and
+    /// at the end of the file; false if a packet comes before.
     pub fn read_to(&mut self, offset: u64) -> Result<bool, FileError> {
         while self.decoder.offset() < offset {
             match self.peek(Pipe::Block)? {

@@ -4,8 +4,8 @@
 //! without an allocation per packet. The [`Decoder`] takes bytes in pieces of any size and lends
 //! one [`Record`] at a time; it reads both formats in both byte orders, and its errors have the
 //! byte offset of the defect. An [`index`] has the times and the flows of the parts of a file. The
-//! capture engine's file sink and file reader use them. Nothing here reads, writes, waits or reads a
-//! clock.
+//! capture engine's file sink and file reader use them. Nothing here reads, writes, waits or reads
+//! a clock.
 //!
 //! Sources: draft-ietf-opsawg-pcapng ("pcapng s4.3" in comments) and draft-ietf-opsawg-pcap ("pcap
 //! s5").

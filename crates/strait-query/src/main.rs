@@ -74,6 +74,10 @@ struct Query {
     /// Write the packets of the rows from the capture files to a pcapng file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "json", "output", "list"])]
     pcap: Option<PathBuf>,
+    /// Capture file from which --pcap takes the packets, if the query reads tables; several by
+    /// several options
+    #[arg(long, value_name = "FILE", requires = "pcap")]
+    from: Vec<String>,
     /// Write an index beside each capture file, FILE.sidx, with which --pcap reads only the needed
     /// parts of the file
     #[arg(long, conflicts_with_all = ["list", "run", "csv", "json", "output", "pcap"])]
@@ -139,7 +143,7 @@ impl Query {
             let runtime = builder.enable_all().thread_stack_size(STACK_BYTES).build();
             let runtime = runtime.map_err(|error| Error::failed(format!("start threads: {error}")))?;
             let result = match &self.pcap {
-                Some(path) => runtime.block_on(select(&engine, &sql, path)),
+                Some(path) => runtime.block_on(select(&engine, &sql, path, &self.from)),
                 None => runtime.block_on(run(&engine, &sql, &self.form())),
             };
             // A thread may still read a file of which the query needs no more rows.
@@ -205,10 +209,11 @@ async fn run(engine: &Engine, sql: &str, form: &Form) -> Result<(), Error> {
     output.finish()
 }
 
-/// Runs a query and writes the packets of its rows.
-async fn select(engine: &Engine, sql: &str, path: &Path) -> Result<(), Error> {
-    let usage = || Error::usage("--pcap: give capture files, from which the packets come");
-    let files = engine.captures().ok_or_else(usage)?;
+/// Runs a query and writes the packets of its rows, from the capture files `from`, or if there are
+/// none from those of the query.
+async fn select(engine: &Engine, sql: &str, path: &Path, from: &[String]) -> Result<(), Error> {
+    let usage = || Error::usage("--pcap: give the capture files of the packets by --from FILE");
+    let files = if from.is_empty() { engine.captures().ok_or_else(usage)? } else { from };
     let mut rows = engine.query(sql).await?;
     let mut selection = Selection::default();
     while let Some(batch) = rows.next().await {

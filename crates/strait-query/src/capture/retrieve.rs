@@ -78,14 +78,15 @@ fn copy_file(
         }
         Err(reason) => reason.to_string(),
     };
+    let mut reader = match FileReader::open(file) {
+        Ok(reader) => reader,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
     retrieved.whole += 1;
     if retrieved.first_whole.is_empty() {
         retrieved.first_whole = format!("{file}: {reason}");
     }
-    match FileReader::open(file) {
-        Ok(mut reader) => copy(&mut reader, selection, out),
-        Err(error) => Ok(Err(error.to_string())),
-    }
+    copy(&mut reader, selection, out)
 }
 
 /// Copies the selected packets of a reader. The inner error is a defect of the file or its index.

@@ -146,7 +146,8 @@ fn index_that_does_not_describe_its_file_is_not_used() {
     let everything = |end, time_ns| Place { end, time_ns, flow: None, describes: true };
     let start = crate::traffic::START_NS;
     for (header, places) in [
-        // A header that is too long, and parts that end within a packet or have other packets or times.
+        // A header that is too long, parts that end within a packet, and those with other packets
+        // or times.
         (25, vec![]),
         (24, vec![everything(24 + 1_500_000, start)]),
         (24, vec![everything(24 + 2 * 1070, start)]),
