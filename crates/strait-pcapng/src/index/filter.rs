@@ -36,6 +36,6 @@ fn probes(flow: u64, bytes: usize) -> impl Iterator<Item = usize> {
     let bits = bytes as u64 * 8;
     (0..PROBES).map(move |number| {
         let position = start.wrapping_add(step.wrapping_mul(number));
-        (u64::from(position) * bits >> 32) as usize
+        ((u64::from(position) * bits) >> 32) as usize
     })
 }

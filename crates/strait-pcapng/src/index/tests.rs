@@ -32,7 +32,9 @@ fn places(packets: &[(u64, u64, Option<u64>)]) -> Vec<Place> {
 
 fn encode(places: &[Place], trailer: u64) -> Vec<u8> {
     let mut builder = Builder::new(HEADER);
-    places.iter().for_each(|place| builder.packet(place));
+    for place in places {
+        builder.packet(place);
+    }
     let end = places.last().map_or(HEADER, |place| place.end) + trailer;
     builder.finish(&identity(end)).expect("a short index")
 }

@@ -70,8 +70,9 @@ pub fn flow_id(community_id: &str) -> Option<u64> {
 }
 
 fn truncate(hash: [u8; community_id::HASH_BYTES]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = hash;
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash[..8]);
+    u64::from_le_bytes(first)
 }
 
 #[cfg(test)]
