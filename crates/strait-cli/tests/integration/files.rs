@@ -129,7 +129,8 @@ fn indexes_are_beside_their_files_and_have_their_flows() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["out.pcapng", "out.pcap"] {
         let file = directory.path().join(name);
-        run(&["capture", "-r", RECORDING, "-w", file.to_str().unwrap(), "--index"]).success();
+        let captured = run(&["capture", "-r", RECORDING, "-w", file.to_str().unwrap(), "--index"]).success();
+        assert!(!captured.stderr.contains("no index"), "{}", captured.stderr);
         let index = load(&file, &std::fs::File::open(&file).unwrap()).unwrap();
         let mut ids = strait_table::flows::FlowIds::new();
         let mut flows = Vec::new();
