@@ -11,6 +11,7 @@ installs one in ~/.cache/strait/programs/tables/bin/python. A missing program is
                Parquet, which strait capture --to has made of the capture, by strait query and DuckDB
     retrieve   the packets of one flow from the capture: found in the table flows and retrieved without and with an index; by
                strait query over the capture alone; by tcpdump and tshark
+    write      a copy of the capture by strait capture -w, without and with --index, and by tcpdump: the cost of the index
 """
 
 import argparse
@@ -147,6 +148,14 @@ def retrieve(files, query):
         yield "tshark", ["tshark", "-n", "-r", files.capture, "-w", files.out, "-Y", shown]
 
 
+def write(files, strait):
+    copy = [strait, "capture", "-r", files.capture, "-w", files.out]
+    yield "strait capture -w", copy
+    yield "strait capture -w --index", [*copy, "--index"]
+    if shutil.which("tcpdump"):
+        yield "tcpdump -w", ["tcpdump", "-n", "-r", files.capture, "-w", files.out]
+
+
 def count_packets(query, path):
     """Returns the number of packets in a file."""
     return int(subprocess.check_output([query, "--csv", "select count(*) from packets", path]).split()[1])
@@ -190,8 +199,8 @@ def main():
     query = (options.bin or ROOT / "target/query/release") / "strait-query"
     files = Files(options)
     files.prepare(strait, query)
-    for contestants in (talkers, retrieve):
-        measure(files, query, list(contestants(files, query)), options.rounds)
+    for contestants in (talkers(files, query), retrieve(files, query), write(files, strait)):
+        measure(files, query, list(contestants), options.rounds)
 
 
 if __name__ == "__main__":
