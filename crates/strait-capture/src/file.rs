@@ -375,11 +375,7 @@ fn lend(packet: strait_pcapng::Packet<'_>, linktype: LinkType) -> PacketRef<'_> 
         wire_len: packet.wire_len,
         timestamp_ns: packet.timestamp_ns,
         interface: packet.interface,
-        direction: match packet.direction {
-            Some(strait_pcapng::Direction::In) => Direction::In,
-            Some(strait_pcapng::Direction::Out) => Direction::Out,
-            None => Direction::Unknown,
-        },
+        direction: packet.direction.into(),
         queue: packet.queue,
         link_type: u32::from(linktype.0),
     }

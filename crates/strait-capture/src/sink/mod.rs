@@ -26,7 +26,7 @@ pub use indexing::FlowOf;
 pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 
-use crate::frame::{Direction, Frame};
+use crate::frame::Frame;
 use blocks::Blocks;
 use indexing::Indexing;
 use output::{Complete, CompleteFile, Output};
@@ -417,11 +417,7 @@ pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
         bytes: frame.bytes,
         wire_len: frame.wire_len,
         interface,
-        direction: match frame.direction {
-            Direction::In => Some(strait_pcapng::Direction::In),
-            Direction::Out => Some(strait_pcapng::Direction::Out),
-            Direction::Unknown => None,
-        },
+        direction: frame.direction.known(),
         queue: Some(frame.queue),
         comment: None,
     }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use strait_capture::Direction;
 use strait_capture::file::{FileInterface, FileReader, PacketRef};
 use strait_pcapng::pcapng::Encoder;
 use strait_pcapng::{Interface, LinkType, Packet, Section};
@@ -233,11 +232,7 @@ fn record<'a>(packet: &PacketRef<'_>, bytes: &'a [u8], interface: u32) -> Packet
         bytes,
         wire_len: packet.wire_len,
         interface,
-        direction: match packet.direction {
-            Direction::In => Some(strait_pcapng::Direction::In),
-            Direction::Out => Some(strait_pcapng::Direction::Out),
-            Direction::Unknown => None,
-        },
+        direction: packet.direction.known(),
         queue: packet.queue,
         comment: None,
     }
