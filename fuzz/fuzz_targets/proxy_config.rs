@@ -36,7 +36,9 @@ fn reads_files(config: &Config) -> bool {
     let tls = &config.tls;
     let has_https = |server: &String| server.contains("https");
     let of_site = config.site.iter().any(|site| {
-        site.certificate.is_some() || site.key.is_some() || site.route.iter().any(|route| route.auth.is_some())
+        site.certificate.is_some()
+            || site.key.is_some()
+            || site.route.iter().any(|route| route.auth.is_some())
     });
     of_site
         || tls.certificate.is_some()

@@ -1,10 +1,11 @@
 //! Reader of capture files, pcap or pcapng, from a path or standard input.
 //!
 //! The `file` path of a session and `strait replay` use it. A packet is lent from the read buffer
-//! and must be dropped before the next one is read. The reader never seeks, so that pipes work.
+//! and must be dropped before the next one is read. The reader seeks only for
+//! [`FileReader::skip_to`], so that pipes work.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::os::fd::AsFd;
 use std::task::Poll;
 use std::time::Duration;
@@ -108,6 +109,8 @@ pub struct FileReader {
     end: usize,
     interfaces: Vec<FileInterface>,
     skipped_sections: u64,
+    /// Offset of the last packet.
+    packet_offset: u64,
 }
 
 impl FileReader {
@@ -135,6 +138,7 @@ impl FileReader {
             end: 0,
             interfaces: Vec::new(),
             skipped_sections: 0,
+            packet_offset: 0,
         };
         while reader.interfaces.is_empty() && reader.peek(Pipe::Block)? == Front::Other {
             reader.store_block()?;
@@ -176,10 +180,12 @@ impl FileReader {
 
     /// Lends the packet at the start of the buffer, if there is one.
     fn lend_first(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
+        let offset = self.decoder.offset();
         let step = self.decoder.step(&self.buffer[self.start..self.end]);
         match step.map_err(|error| describe(&self.name, error))? {
             Step::Record { consumed, record: Record::Packet { packet, linktype } } => {
                 self.start += consumed;
+                self.packet_offset = offset;
                 Ok(Some(lend(packet, linktype)))
             }
             _ => Ok(None),
@@ -214,6 +220,42 @@ impl FileReader {
     /// Returns the number of bytes decoded so far.
     pub fn offset(&self) -> u64 {
         self.decoder.offset()
+    }
+
+    /// Returns the offset of the last packet's block in the file.
+    pub fn packet_offset(&self) -> u64 {
+        self.packet_offset
+    }
+
+    /// Decodes the blocks without a packet up to `offset`. Returns true at `offset`, beyond it, and
+    /// at the end of the file; false if a packet comes before.
+    pub fn read_to(&mut self, offset: u64) -> Result<bool, FileError> {
+        while self.decoder.offset() < offset {
+            match self.peek(Pipe::Block)? {
+                Front::Other => self.store_block()?,
+                Front::Packet => return Ok(false),
+                Front::Pending | Front::End => return Ok(true),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Continues at `offset`, the start of a block that is not before [`FileReader::offset`]. The
+    /// skipped blocks must describe no interface and start no section.
+    ///
+    /// # Errors
+    /// The file cannot seek, as a pipe.
+    pub fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
+        let skipped = offset.saturating_sub(self.decoder.offset());
+        self.decoder.skip(skipped);
+        let buffered = (self.end - self.start) as u64;
+        if skipped <= buffered {
+            self.start += skipped as usize;
+            return Ok(());
+        }
+        (self.start, self.end) = (0, 0);
+        let position = self.source.seek(SeekFrom::Start(self.decoder.offset()));
+        position.map(drop).map_err(|source| self.failed(source))
     }
 
     /// Reads until there is a complete block at the start of the buffer, and returns its kind.
@@ -333,11 +375,7 @@ fn lend(packet: strait_pcapng::Packet<'_>, linktype: LinkType) -> PacketRef<'_> 
         wire_len: packet.wire_len,
         timestamp_ns: packet.timestamp_ns,
         interface: packet.interface,
-        direction: match packet.direction {
-            Some(strait_pcapng::Direction::In) => Direction::In,
-            Some(strait_pcapng::Direction::Out) => Direction::Out,
-            None => Direction::Unknown,
-        },
+        direction: packet.direction.into(),
         queue: packet.queue,
         link_type: u32::from(linktype.0),
     }

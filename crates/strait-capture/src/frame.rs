@@ -113,6 +113,28 @@ pub enum Direction {
     Unknown,
 }
 
+impl Direction {
+    /// Returns the direction as files and tables have it; none if it is unknown.
+    #[inline]
+    pub fn known(self) -> Option<strait_pcapng::Direction> {
+        match self {
+            Self::In => Some(strait_pcapng::Direction::In),
+            Self::Out => Some(strait_pcapng::Direction::Out),
+            Self::Unknown => None,
+        }
+    }
+}
+
+impl From<Option<strait_pcapng::Direction>> for Direction {
+    fn from(known: Option<strait_pcapng::Direction>) -> Self {
+        match known {
+            Some(strait_pcapng::Direction::In) => Self::In,
+            Some(strait_pcapng::Direction::Out) => Self::Out,
+            None => Self::Unknown,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,6 +33,7 @@ mod error;
 pub mod file;
 mod filter;
 mod frame;
+pub mod index;
 mod inject;
 mod interrupt;
 mod lane;

@@ -32,9 +32,6 @@ pub(crate) struct External {
     about: &'static str,
 }
 
-/// Program that is in no package.
-const UNPACKAGED: &str = "strait-query";
-
 /// Every external command: name, program, first line of the help.
 const EXTERNALS: [External; 5] = [
     external(
@@ -148,11 +145,9 @@ impl External {
 
     fn missing(self) -> Error {
         let Self { name, program, .. } = self;
-        let package =
-            if program == UNPACKAGED { String::new() } else { format!("install the package {program}, or ") };
         Error::Refused(format!(
             "strait {name} needs the program {program}, which is not installed beside strait nor on the PATH: \
-             {package}in Strait's source directory: cargo install --path crates/{program}"
+             install the package {program}, or in Strait's source directory: cargo install --path crates/{program}"
         ))
     }
 }

@@ -74,6 +74,12 @@ impl Decoder {
         self.offset
     }
 
+    /// Skips `bytes` bytes of whole blocks from [`Decoder::offset`] on. They must describe no
+    /// interface and start no section.
+    pub fn skip(&mut self, bytes: u64) {
+        self.offset += bytes;
+    }
+
     /// Returns the file's format; `None` until its first bytes were consumed.
     pub fn format(&self) -> Option<Format> {
         match self.state {

@@ -3,8 +3,9 @@
 //! Encoders ([`pcapng::Encoder`], [`pcap::Encoder`]) append whole blocks to the caller's buffer,
 //! without an allocation per packet. The [`Decoder`] takes bytes in pieces of any size and lends
 //! one [`Record`] at a time; it reads both formats in both byte orders, and its errors have the
-//! byte offset of the defect. The capture engine's file sink and file reader use them. Nothing here
-//! reads, writes, waits or reads a clock.
+//! byte offset of the defect. An [`index`] has the times and the flows of the parts of a file. The
+//! capture engine's file sink and file reader use them. Nothing here reads, writes, waits or reads
+//! a clock.
 //!
 //! Sources: draft-ietf-opsawg-pcapng ("pcapng s4.3" in comments) and draft-ietf-opsawg-pcap ("pcap
 //! s5").
@@ -12,6 +13,7 @@
 mod bytes;
 mod decoder;
 mod error;
+pub mod index;
 pub mod pcap;
 pub mod pcapng;
 mod record;

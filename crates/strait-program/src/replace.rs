@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
@@ -37,6 +37,15 @@ impl Replacement {
         }
         let file = openat(&entry.directory, &name, flags, Mode::from_raw_mode(0o666))?;
         Ok(Self { entry, name, file: file.into(), is_renamed: false })
+    }
+
+    /// Removes everything after the first `bytes` bytes, which are written.
+    ///
+    /// # Errors
+    /// The file cannot be truncated.
+    pub fn truncate(&mut self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)?;
+        self.file.seek(SeekFrom::Start(bytes)).map(drop)
     }
 
     /// Stores the content, and gives the file its name.

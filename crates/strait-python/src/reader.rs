@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use strait_capture::{Batch, Direction, Frame, Session};
+use strait_capture::{Batch, Frame, Session};
 use strait_ledger::Report;
+use strait_table::Batches as _;
 use strait_table::packets::{Columns, PacketBatches};
 use strait_table::{Packet, interface_names, no_names};
 
@@ -214,11 +215,7 @@ fn packet<'a>(frame: &Frame<'a>, link_type: u16) -> Packet<'a> {
         time_ns: frame.timestamp_ns,
         interface: frame.interface,
         lane: frame.queue,
-        direction: match frame.direction {
-            Direction::In => Some(strait_table::Direction::In),
-            Direction::Out => Some(strait_table::Direction::Out),
-            Direction::Unknown => None,
-        },
+        direction: frame.direction.known(),
         owner: None,
     }
 }

@@ -7,6 +7,7 @@
 mod capture;
 mod engine;
 mod error;
+mod index;
 mod library;
 mod output;
 mod source;
@@ -21,7 +22,8 @@ use strait_os::process::CAP_DAC_OVERRIDE;
 use strait_program::output::warn;
 use strait_program::{Error, Streams, pages, parse};
 
-use crate::capture::{Defects, Selection, retrieve};
+use crate::capture::retrieve::{self, Retrieved};
+use crate::capture::{Defects, Selection};
 use crate::engine::{Engine, Limits};
 use crate::output::{Form, Output};
 use crate::source::Sources;
@@ -42,12 +44,13 @@ const HELP: &str = "Examples:
   strait query --run top-talkers day.pcapng
   strait query --list
   strait query --json 'select query, count(*) as queries from dns group by query' *.pcapng
-  strait query 'show tables' /srv/lake";
+  strait query 'show tables' /srv/lake
+  strait query --index day.pcapng";
 
 #[derive(Args)]
 #[group(skip)]
 struct Query {
-    /// Query in SQL; with --run, a file
+    /// Query in SQL; with --run or --index, a file
     #[arg(value_name = "SQL")]
     sql: Option<String>,
     /// Capture files (pcap, pcapng), or Parquet files and directories of strait capture --to
@@ -71,6 +74,14 @@ struct Query {
     /// Write the packets of the rows from the capture files to a pcapng file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "json", "output", "list"])]
     pcap: Option<PathBuf>,
+    /// Capture file from which --pcap takes the packets, if the query reads tables; several by
+    /// several options
+    #[arg(long, value_name = "FILE", requires = "pcap")]
+    from: Vec<String>,
+    /// Write an index beside each capture file, FILE.sidx, with which --pcap reads only the needed
+    /// parts of the file
+    #[arg(long, conflicts_with_all = ["list", "run", "csv", "json", "output", "pcap"])]
+    index: bool,
     /// Memory for sorting, grouping and joining, in MiB without a unit
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = memory)]
     memory: u64,
@@ -120,16 +131,19 @@ impl Query {
         if self.list {
             return library::list();
         }
-        let (sql, files) = self.sql_and_files()?;
         // The files may belong to another user.
         strait_os::process::drop_capabilities_except(&[CAP_DAC_OVERRIDE])?;
+        if self.index {
+            return index::write(&self.arguments());
+        }
+        let (sql, files) = self.sql_and_files()?;
         let engine = Engine::new(Sources::find(&files)?, self.limits())?;
         let result = on_large_stack(|| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.enable_all().thread_stack_size(STACK_BYTES).build();
             let runtime = runtime.map_err(|error| Error::failed(format!("start threads: {error}")))?;
             let result = match &self.pcap {
-                Some(path) => runtime.block_on(select(&engine, &sql, path)),
+                Some(path) => runtime.block_on(select(&engine, &sql, path, &self.from)),
                 None => runtime.block_on(run(&engine, &sql, &self.form())),
             };
             // A thread may still read a file of which the query needs no more rows.
@@ -147,11 +161,16 @@ impl Query {
             let usage = || Error::usage("give a query in SQL, or --run NAME; --list shows names");
             return Ok((self.sql.clone().ok_or_else(usage)?, self.files.clone()));
         };
-        let files: Vec<String> = self.sql.iter().chain(&self.files).cloned().collect();
+        let files = self.arguments();
         if files.is_empty() {
             return Err(Error::usage(format!("--run {name}: give capture files, or a directory of tables")));
         }
         Ok((library::find(name)?.sql.to_owned(), files))
+    }
+
+    /// Returns all arguments, if none of them is SQL.
+    fn arguments(&self) -> Vec<String> {
+        self.sql.iter().chain(&self.files).cloned().collect()
     }
 
     fn limits(&self) -> Limits {
@@ -190,19 +209,37 @@ async fn run(engine: &Engine, sql: &str, form: &Form) -> Result<(), Error> {
     output.finish()
 }
 
-/// Runs a query and writes the packets of its rows.
-async fn select(engine: &Engine, sql: &str, path: &Path) -> Result<(), Error> {
-    let usage = || Error::usage("--pcap: give capture files, from which the packets come");
-    let files = engine.captures().ok_or_else(usage)?;
+/// Runs a query and writes the packets of its rows, from the capture files `from`, or if there are
+/// none from those of the query.
+async fn select(engine: &Engine, sql: &str, path: &Path, from: &[String]) -> Result<(), Error> {
+    let usage = || Error::usage("--pcap: give the capture files of the packets by --from FILE");
+    let files = if from.is_empty() { engine.captures().ok_or_else(usage)? } else { from };
     let mut rows = engine.query(sql).await?;
     let mut selection = Selection::default();
     while let Some(batch) = rows.next().await {
         selection.add(&batch.map_err(|error| error::of_query(&error))?)?;
     }
     selection.close();
-    let packets = retrieve::write(path, files, &selection, engine.defects())?;
-    warn(format_args!("wrote {packets} packets to {}\n", path.display()));
+    let retrieved = retrieve::write(path, files, &selection, engine.defects())?;
+    report_retrieved(path, &retrieved);
     Ok(())
+}
+
+/// Reports the packets that were written, and the parts of files that were read for them.
+fn report_retrieved(path: &Path, Retrieved { packets, extent, whole, first_whole }: &Retrieved) {
+    let parts = match extent.parts {
+        0 => String::new(),
+        parts => format!("; of the indexed files {} of {parts} parts were read", extent.read),
+    };
+    warn(format_args!("wrote {packets} packets to {}{parts}\n", path.display()));
+    let others = match whole {
+        0 => return,
+        1 => String::new(),
+        more => format!(", and {} more files", more - 1),
+    };
+    warn(format_args!(
+        "note: read completely: {first_whole}{others}; strait query --index FILE writes an index\n"
+    ));
 }
 
 /// Reports messages that a table should have, and has not.

@@ -13,10 +13,33 @@ use strait_packet::protocol::ip;
 
 /// Length of an identifier in bytes.
 pub(crate) const LEN: usize = 30;
+/// Length of a SHA-1 in bytes.
+pub(crate) const HASH_BYTES: usize = 20;
+/// Beginning of every identifier: the version.
+const VERSION: &str = "1:";
 
 /// Returns the identifier of the flow between `source` and `destination`. Type and code of ICMP are
 /// in `ports`; a protocol without ports has none.
 pub(crate) fn of(source: IpAddr, destination: IpAddr, protocol: u8, ports: Option<[u16; 2]>) -> String {
+    let mut text = String::with_capacity(LEN);
+    text.push_str(VERSION);
+    STANDARD.encode_string(hash(source, destination, protocol, ports), &mut text);
+    text
+}
+
+/// Returns the SHA-1 that an identifier has as text; none if the text is no identifier.
+pub(crate) fn hash_in(id: &str) -> Option<[u8; HASH_BYTES]> {
+    let bytes = STANDARD.decode(id.strip_prefix(VERSION)?).ok()?;
+    bytes.try_into().ok()
+}
+
+/// Returns the SHA-1 in the identifier of a flow, as [`of`].
+pub(crate) fn hash(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    ports: Option<[u16; 2]>,
+) -> [u8; HASH_BYTES] {
     let (ports, is_one_way) = match (protocol, ports) {
         (ip::ICMP, Some([kind, code])) => icmp(&ICMP_PAIRS, kind, code),
         (ip::ICMPV6, Some([kind, code])) => icmp(&ICMPV6_PAIRS, kind, code),
@@ -38,10 +61,7 @@ pub(crate) fn of(source: IpAddr, destination: IpAddr, protocol: u8, ports: Optio
         hash.update(first.1.to_be_bytes());
         hash.update(second.1.to_be_bytes());
     }
-    let mut text = String::with_capacity(LEN);
-    text.push_str("1:");
-    STANDARD.encode_string(hash.finalize(), &mut text);
-    text
+    hash.finalize().into()
 }
 
 /// Types of requests and of their responses.

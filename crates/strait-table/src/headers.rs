@@ -11,6 +11,7 @@ use strait_packet::protocol::ip;
 use strait_packet::summary::link_type;
 use strait_packet::vlan::{self, Tag, Untagged};
 use strait_packet::{Network, network_on, tcp};
+pub use strait_pcapng::Direction;
 
 use crate::extras::Owner;
 
@@ -33,15 +34,6 @@ pub struct Packet<'a> {
     pub direction: Option<Direction>,
     /// Owner of its socket, if it is known.
     pub owner: Option<&'a Arc<Owner>>,
-}
-
-/// Direction of a packet, as seen from the capturing host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Received.
-    In,
-    /// Sent.
-    Out,
 }
 
 /// Fields of one packet.

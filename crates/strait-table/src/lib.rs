@@ -12,6 +12,7 @@
 //! It never prints.
 
 mod address;
+mod batches;
 mod column;
 mod community_id;
 mod error;
@@ -37,6 +38,7 @@ mod spool;
 mod tally;
 pub mod writer;
 
+pub use batches::Batches;
 pub use error::TableError;
 pub use extras::{Extras, Owner};
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};

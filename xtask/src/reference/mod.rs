@@ -5,7 +5,8 @@
 //! keys. The meanings in the tables of `json.md` are written by people and kept. With `--check` it
 //! changes nothing and returns each page that differs; with `--built` it runs the programs that the
 //! tests have built. Root or a user namespace lets it see the JSON of commands that send packets;
-//! without it these sections stay as they are.
+//! without it these sections stay as they are. So does that of `strait query`, unless
+//! `scripts/query` has built this program.
 
 mod commands;
 mod configuration;
@@ -51,7 +52,7 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
     let seen = samples::take(&program, root)?;
     let (json, mut problems) = json::page(&old_json, &seen);
     let pages = [
-        ("commands.md", commands::page(&program)?),
+        ("commands.md", commands::page(&program, &read(root, "commands.md"))?),
         ("configuration.md", configuration::page(&program.text(&["proxy", "--print-default-config"])?)),
         ("metrics.md", metrics::page(&read(root, "metrics.md"), &seen.metrics)),
         ("json.md", json),

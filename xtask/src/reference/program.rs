@@ -3,6 +3,7 @@
 //! The other modules of `reference` call it. A child that has to be stopped gets SIGTERM, so that
 //! it prints its account.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,14 @@ use crate::source::Result;
 /// Time limit of a server: a failure must not look like a slow run.
 const SERVER_SECONDS_MAX: &str = "60";
 
-/// Path of the program.
-pub(super) struct Program(PathBuf);
+/// Directory of `strait-query` below that of the build.
+const QUERY: &str = "query/release";
+
+/// Path of the program, and the search path with which it finds `strait-query`.
+pub(super) struct Program {
+    path: PathBuf,
+    search: OsString,
+}
 
 /// Running command that prints its addresses on standard error and its result at the end.
 pub(super) struct Server {
@@ -45,16 +52,19 @@ impl Program {
         if !path.is_file() {
             return Err(format!("{} is not built", path.display()).into());
         }
-        Ok(Self(path))
+        // `scripts/query` builds this program, as its workspace is a separate one.
+        let own = std::env::var_os("PATH").unwrap_or_default();
+        let directories = std::iter::once(target.join(QUERY)).chain(std::env::split_paths(&own));
+        Ok(Self { search: std::env::join_paths(directories)?, path })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Returns the standard output of a command that must succeed.
     pub(super) fn text(&self, arguments: &[&str]) -> Result<String> {
-        output(Command::new(&self.0).args(arguments))
+        output(Command::new(&self.path).args(arguments).env("PATH", &self.search))
     }
 
     /// Returns the JSON values that a command prints.
@@ -74,7 +84,7 @@ impl Program {
         let mapped: &[&str] = &["--net", "--user", "--map-root-user"];
         [mine, mapped].iter().find_map(|options| {
             let mut command = Command::new("unshare");
-            command.args(*options).args(["sh", "-ec", script]).env("STRAIT", &self.0);
+            command.args(*options).args(["sh", "-ec", script]).env("STRAIT", &self.path);
             output(command.stderr(Stdio::null())).ok().filter(|printed| !printed.is_empty())
         })
     }
@@ -82,7 +92,7 @@ impl Program {
     /// Starts a command that prints its addresses on standard error.
     pub(super) fn serve(&self, arguments: &[&str]) -> Result<Server> {
         let mut command = Command::new("timeout");
-        command.args(["--foreground", SERVER_SECONDS_MAX]).arg(&self.0).args(arguments);
+        command.args(["--foreground", SERVER_SECONDS_MAX]).arg(&self.path).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let errors = child.stderr.take().ok_or("no standard error")?;

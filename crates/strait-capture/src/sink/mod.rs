@@ -11,22 +11,25 @@
 
 mod blocks;
 mod error;
+mod indexing;
 mod options;
 mod output;
 mod series;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use error::SinkError;
+pub use indexing::FlowOf;
 pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 
-use crate::frame::{Direction, Frame};
+use crate::frame::Frame;
 use blocks::Blocks;
-use output::{Complete, Output};
+use indexing::Indexing;
+use output::{Complete, CompleteFile, Output};
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
 
@@ -60,6 +63,10 @@ pub struct Summary {
     pub first_file: String,
     /// Last completed file; empty if there is none.
     pub last_file: String,
+    /// Files that should have an index and have none.
+    pub unindexed: u64,
+    /// The last of these files with the reason; empty if there is none.
+    pub last_unindexed: String,
 }
 
 /// Open capture file, or a series of them.
@@ -96,6 +103,7 @@ pub struct FileSink {
     statistics: Vec<Statistics>,
     failure: Option<SinkError>,
     renamed: Option<Renamed>,
+    index: Option<Indexing>,
     summary: Summary,
 }
 
@@ -112,11 +120,31 @@ pub struct Renamed {
 impl FileSink {
     /// Opens the first file and writes its header, so that errors of the target are reported here.
     pub fn create(options: SinkOptions) -> Result<Self, SinkError> {
+        Self::open(options, None)
+    }
+
+    /// Opens the first file like [`FileSink::create`], and writes an [index](crate::index) beside
+    /// each complete file. `flow_of` identifies the flows of frames.
+    ///
+    /// # Errors
+    /// As for [`FileSink::create`]; the target is no regular file.
+    pub fn create_indexed(options: SinkOptions, flow_of: FlowOf) -> Result<Self, SinkError> {
+        let index = Indexing::new(flow_of, &options);
+        Self::open(options, Some(index))
+    }
+
+    fn open(options: SinkOptions, mut index: Option<Indexing>) -> Result<Self, SinkError> {
         options.check()?;
         let mut series = Series::new(&options)?;
         let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
         let blocks = Blocks::begin(&mut buffer, &options)?;
         let output = Output::create(&series.target(options.start_ns)?, &buffer)?;
+        if index.is_some() && !output.is_renamed() {
+            return Err(SinkError::Usage("an index needs the name of a file".into()));
+        }
+        if let Some(index) = &mut index {
+            index.start(&buffer);
+        }
         buffer.clear();
         Ok(Self {
             rotate_bytes: options.rotate_bytes.unwrap_or(u64::MAX),
@@ -133,6 +161,7 @@ impl FileSink {
             statistics: Vec::new(),
             failure: None,
             renamed: None,
+            index,
             summary: Summary::default(),
         })
     }
@@ -152,6 +181,10 @@ impl FileSink {
             self.summary.lost += 1;
             return Err(error.into());
         }
+        if let Some(index) = &mut self.index {
+            let before = self.output.as_ref().map_or(0, Output::bytes);
+            index.packet(frame, before + self.buffer.len() as u64);
+        }
         self.buffered_packets += 1;
         self.last_ns = self.last_ns.max(frame.timestamp_ns);
         if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
@@ -163,6 +196,9 @@ impl FileSink {
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
         let buffered_packets = std::mem::take(&mut self.buffered_packets);
+        if let Some(index) = &mut self.index {
+            index.written(&self.buffer, result.is_ok());
+        }
         self.buffer.clear();
         let Err(partial) = result else {
             self.written_packets += buffered_packets;
@@ -264,6 +300,9 @@ impl FileSink {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
         let opened = self.series.target(opened_ns).and_then(|target| open_next(&target, &self.buffer));
+        if let Some(index) = &mut self.index {
+            index.start(&self.buffer);
+        }
         self.buffer.clear();
         let (output, taken) = opened?;
         if let Some(taken) = taken {
@@ -302,9 +341,22 @@ impl FileSink {
             self.summary.first_file.clone_from(&self.summary.last_file);
         }
         if let Some(file) = place {
-            self.series.completed(name, file);
+            let index = self.store_index(&name, &file);
+            self.series.completed(name, file, index);
         }
         flushed
+    }
+
+    /// Writes the index of a complete file, if it should have one. A failure is counted.
+    fn store_index(&mut self, name: &Path, file: &CompleteFile) -> Option<CompleteFile> {
+        match self.index.as_mut()?.store(name, file) {
+            Ok(index) => Some(index),
+            Err(reason) => {
+                self.summary.unindexed += 1;
+                self.summary.last_unindexed = format!("{}: {reason}", name.display());
+                None
+            }
+        }
     }
 
     fn note_renamed(&mut self, taken: PathBuf, name: PathBuf) {
@@ -365,11 +417,7 @@ pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
         bytes: frame.bytes,
         wire_len: frame.wire_len,
         interface,
-        direction: match frame.direction {
-            Direction::In => Some(strait_pcapng::Direction::In),
-            Direction::Out => Some(strait_pcapng::Direction::Out),
-            Direction::Unknown => None,
-        },
+        direction: frame.direction.known(),
         queue: Some(frame.queue),
         comment: None,
     }

@@ -95,6 +95,11 @@ impl Output {
         self.bytes
     }
 
+    /// Returns true for a regular file that is renamed when it is complete.
+    pub(super) fn is_renamed(&self) -> bool {
+        matches!(self.place, Place::Renamed(_))
+    }
+
     /// Returns the final name of the file.
     pub(super) fn name(&self) -> String {
         match &self.place {
@@ -360,6 +365,12 @@ impl CompleteFile {
         if matches!((place(&self.directory), place(&other.directory)), (Ok(own), Ok(other)) if own == other) {
             self.directory = Arc::clone(&other.directory);
         }
+    }
+
+    /// Returns the length, and the time of the last change in nanoseconds since the epoch.
+    pub(super) fn length_and_change(&self) -> (u64, i64) {
+        let (.., bytes, (seconds, nanoseconds)) = self.file;
+        (bytes, seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds))
     }
 
     /// Deletes the file; returns true on success. Does not delete another file that has the name

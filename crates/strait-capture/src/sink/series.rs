@@ -35,7 +35,15 @@ pub(super) struct Series {
     ring: Option<usize>,
     number: u64,
     /// Complete files, oldest first. Only a ring keeps them, so their number is limited.
-    complete: VecDeque<(PathBuf, CompleteFile)>,
+    complete: VecDeque<Finished>,
+}
+
+/// Complete file of a ring.
+#[derive(Debug)]
+struct Finished {
+    name: PathBuf,
+    file: CompleteFile,
+    index: Option<CompleteFile>,
 }
 
 impl Series {
@@ -109,16 +117,20 @@ impl Series {
 
     /// Returns the oldest complete file of a ring.
     pub(super) fn oldest(&self) -> Option<&Path> {
-        self.complete.front().map(|(name, _)| name.as_path())
+        self.complete.front().map(|oldest| oldest.name.as_path())
     }
 
-    /// Adds a complete file.
-    pub(super) fn completed(&mut self, name: PathBuf, mut file: CompleteFile) {
+    /// Adds a complete file, and its index if it has one.
+    pub(super) fn completed(&mut self, name: PathBuf, mut file: CompleteFile, index: Option<CompleteFile>) {
         if self.ring.is_some() {
-            if let Some((_, last)) = self.complete.back() {
-                file.share_directory(last);
+            if let Some(last) = self.complete.back() {
+                file.share_directory(&last.file);
             }
-            self.complete.push_back((name, file));
+            let index = index.map(|mut index| {
+                index.share_directory(&file);
+                index
+            });
+            self.complete.push_back(Finished { name, file, index });
         }
     }
 
@@ -133,8 +145,11 @@ impl Series {
         let keep = self.ring.map_or(usize::MAX, |files| files - 1);
         let mut deleted = 0;
         while self.complete.len() > keep {
-            let Some((_, oldest)) = self.complete.pop_front() else { break };
-            deleted += u64::from(oldest.delete());
+            let Some(oldest) = self.complete.pop_front() else { break };
+            deleted += u64::from(oldest.file.delete());
+            if let Some(index) = oldest.index {
+                index.delete();
+            }
         }
         deleted
     }

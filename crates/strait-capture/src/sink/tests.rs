@@ -1,6 +1,7 @@
 //! Files of a sink: whole, unfinished, replaced, in pieces, or absent.
 
 mod failures;
+mod indexes;
 mod rotation;
 
 use std::fs;

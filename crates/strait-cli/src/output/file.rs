@@ -17,6 +17,7 @@ use strait_capture::sink::{
 use strait_ledger::{Grouped, Report};
 use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use strait_os::{clock, output};
+use strait_table::flows::FlowIds;
 
 use super::owners::{OwnerText, Tally};
 use super::{Output, Source, TableArgs, TableOutput, Text, print_stderr};
@@ -58,6 +59,10 @@ pub(crate) struct Args {
     /// Write each packet on arrival, to the file or as a line
     #[arg(short = 'U', long)]
     packet_buffered: bool,
+    /// Write an index beside each file, FILE.sidx: with it strait query --pcap reads only the
+    /// needed parts of the file
+    #[arg(long)]
+    index: bool,
 }
 
 /// Parses a positive size, in MiB if it has no unit.
@@ -97,6 +102,7 @@ impl Args {
         let (has_file, has_any) = (self.write.is_some(), self.write.is_some() || self.is_tables());
         let options = [
             (self.format.is_some() && !has_file, "--format", "-w FILE"),
+            (self.index && !has_file, "--index", "-w FILE"),
             (self.ring_files.is_some() && !has_file, "--ring-files", "-w FILE"),
             (self.files.is_some() && !has_file, "-W", "-w FILE"),
             (self.rotate_mib.is_some() && !has_any, "--rotate-mib", "-w FILE or --to URL"),
@@ -206,14 +212,15 @@ impl Args {
             files_max: self.files_limit().map(|(files, _)| files.into()),
             ..options(Target::parse(file), &source)
         };
-        FileOutput::create(options, self.packet_buffered, owners)
+        let settings = Settings { prompt: self.packet_buffered, index: self.index };
+        FileOutput::create(options, settings, owners)
     }
 }
 
 impl Output {
     /// Opens an output to one pcapng file.
     pub(crate) fn to_file(path: &std::path::Path, source: &Source<'_>) -> Result<Self, Error> {
-        FileOutput::create(options(Target::Path(path.to_owned()), source), false, None)
+        FileOutput::create(options(Target::Path(path.to_owned()), source), Settings::default(), None)
     }
 }
 
@@ -243,6 +250,15 @@ fn is_same_file(one: &str, other: &str) -> bool {
     matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
+/// Settings of a file beside those of its sink.
+#[derive(Clone, Copy, Default)]
+struct Settings {
+    /// True if each batch is flushed on request of the user.
+    prompt: bool,
+    /// True if each file gets an index.
+    index: bool,
+}
+
 /// An open file, or a series of them.
 pub(crate) struct FileOutput {
     sink: FileSink,
@@ -253,10 +269,16 @@ pub(crate) struct FileOutput {
 }
 
 impl FileOutput {
-    fn create(options: SinkOptions, prompt: bool, owners: Option<Owners>) -> Result<Output, Error> {
-        let streams = prompt || options.target == Target::Stdout;
+    fn create(options: SinkOptions, settings: Settings, owners: Option<Owners>) -> Result<Output, Error> {
+        let streams = settings.prompt || options.target == Target::Stdout;
         let owners = owners.map(|owners| (owners, String::new()));
-        let mut file = Self { sink: FileSink::create(options)?, streams, owners };
+        let sink = if settings.index {
+            let mut ids = FlowIds::new();
+            FileSink::create_indexed(options, Box::new(move |frame, link| ids.of(frame.bytes, link.0)))?
+        } else {
+            FileSink::create(options)?
+        };
+        let mut file = Self { sink, streams, owners };
         file.report_set_aside();
         Ok(Output::File(Box::new(file)))
     }
@@ -334,8 +356,22 @@ impl FileOutput {
             delivered: Some(capture.delivered),
             ..Statistics::default()
         };
-        Ok(files_line(&self.sink.close(&[statistics])?))
+        let summary = self.sink.close(&[statistics])?;
+        report_unindexed(&summary);
+        Ok(files_line(&summary))
     }
+}
+
+/// Reports files without the index that they should have.
+fn report_unindexed(Summary { unindexed, last_unindexed, .. }: &Summary) {
+    let others = match unindexed {
+        0 => return,
+        1 => String::new(),
+        more => format!(" ({} more files have none)", more - 1),
+    };
+    print_stderr(format_args!(
+        "strait: no index of {last_unindexed}; strait query --index FILE writes one{others}\n"
+    ));
 }
 
 /// Formats the line about the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.

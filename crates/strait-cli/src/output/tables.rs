@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
+use strait_capture::Frame;
 use strait_capture::owners::Owners;
-use strait_capture::{Direction, Frame};
 use strait_ledger::{Grouped, Report};
 use strait_os::clock;
 use strait_program::broker::Broker;
@@ -420,11 +420,6 @@ impl Sink for TableOutput {
 
     #[inline]
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        let direction = match frame.direction {
-            Direction::In => Some(strait_table::Direction::In),
-            Direction::Out => Some(strait_table::Direction::Out),
-            Direction::Unknown => None,
-        };
         let owner = match &mut self.owners {
             Some(owners) => owners.of(frame)?,
             None => None,
@@ -436,7 +431,7 @@ impl Sink for TableOutput {
             time_ns: frame.timestamp_ns,
             interface: frame.interface,
             lane: self.lane + frame.queue,
-            direction,
+            direction: frame.direction.known(),
             owner: owner.as_ref(),
         })?)
     }

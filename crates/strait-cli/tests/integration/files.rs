@@ -4,7 +4,7 @@ use lab::Wire;
 
 use crate::refusals::RECORDING;
 use crate::rig::{
-    Capture, PATHS, Packet, assert_complete, count, ledger, numbered, packets, run, send, tagged,
+    Capture, PATHS, Packet, assert_complete, count, failure, ledger, numbered, packets, run, send, tagged,
 };
 use crate::tools::{self, AS_BLOCKS, capinfos, tcpdump, tshark};
 
@@ -120,5 +120,37 @@ fn every_path_writes_every_frame_once_and_in_order() {
         let ledger = ledger(&capture.finish());
         assert_eq!((&ledger["path"], count(&ledger, "delivered")), (&path.into(), 300), "{ledger}");
         assert_complete(&file, 300);
+    }
+}
+
+#[test]
+fn indexes_are_beside_their_files_and_have_their_flows() {
+    use strait_capture::index::{Index, build, load};
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["out.pcapng", "out.pcap"] {
+        let file = directory.path().join(name);
+        let captured = run(&["capture", "-r", RECORDING, "-w", file.to_str().unwrap(), "--index"]).success();
+        assert!(!captured.stderr.contains("no index"), "{}", captured.stderr);
+        let index = load(&file, &std::fs::File::open(&file).unwrap()).unwrap();
+        let mut ids = strait_table::flows::FlowIds::new();
+        let mut flows = Vec::new();
+        let built = build(file.to_str().unwrap(), |packet| {
+            let flow = ids.of(packet.bytes, packet.link_type as u16);
+            flows.extend(flow);
+            flow
+        });
+        assert_eq!(Index::parse(built.unwrap()).unwrap(), index, "{name}");
+        assert!(!flows.is_empty() && flows.iter().all(|flow| index.parts().any(|part| part.may_have(*flow))));
+    }
+}
+
+#[test]
+fn index_without_a_file_is_refused() {
+    for (arguments, cause) in [
+        (&["capture", "-r", RECORDING, "--index"][..], "--index needs an output: give -w FILE"),
+        (&["capture", "-r", RECORDING, "--index", "-w", "/dev/null"], "an index needs the name of a file"),
+    ] {
+        let (code, line) = failure(&run(arguments));
+        assert!(code == 2 && line.contains(cause), "{code} {line}");
     }
 }

@@ -40,7 +40,7 @@ const _: () = assert!(PACKET_HEAD_BYTES + PACKET_TAIL_MAX <= PACKET_OVERHEAD_MAX
 /// encoder.statistics(&mut file, &statistics)?;
 /// # Ok::<(), strait_pcapng::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Encoder {
     interfaces: u32,
 }

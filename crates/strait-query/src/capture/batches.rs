@@ -7,9 +7,9 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::DataFusionError;
 use datafusion::error::Result;
 use strait_table::flows::{FlowBatches, FlowLimits};
-use strait_table::messages::{MessageBatches, Missed};
+use strait_table::messages::MessageBatches;
 use strait_table::packets::{Columns, PacketBatches};
-use strait_table::{Packet, TableError, no_names};
+use strait_table::{Batches, no_names};
 
 use super::Kind;
 
@@ -31,7 +31,7 @@ impl Form {
     /// Returns the form with every column.
     pub(super) fn whole(kind: Kind) -> Result<Self> {
         let columns = parse(PACKET_COLUMNS)?;
-        let schema = Rows::new(kind, &columns, 1).schema();
+        let schema = rows(kind, &columns, 1).schema();
         Ok(Self { kind, columns, positions: None, schema })
     }
 
@@ -45,7 +45,7 @@ impl Form {
             Kind::Packets => parse(&names.join(","))?,
             Kind::Flows | Kind::Messages(_) => parse(PACKET_COLUMNS)?,
         };
-        let filled = Rows::new(kind, &columns, 1).schema();
+        let filled = rows(kind, &columns, 1).schema();
         let positions = names.iter().map(|name| filled.index_of(name)).collect::<Result<Vec<_>, _>>()?;
         let schema = Arc::new(filled.project(&positions)?);
         Ok(Self { kind, columns, positions: Some(positions), schema })
@@ -57,8 +57,8 @@ impl Form {
     }
 
     /// Returns empty rows for one of `partitions` readers.
-    pub(super) fn rows(&self, partitions: usize) -> Rows {
-        Rows::new(self.kind, &self.columns, partitions)
+    pub(super) fn rows(&self, partitions: usize) -> Box<dyn Batches> {
+        rows(self.kind, &self.columns, partitions)
     }
 
     /// Selects the columns of the query.
@@ -74,83 +74,11 @@ fn parse(columns: &str) -> Result<Columns> {
     Columns::parse(columns).map_err(DataFusionError::Internal)
 }
 
-/// Rows of a table, until they are a batch.
-pub(super) enum Rows {
-    Packets(Box<PacketBatches>),
-    Flows(Box<FlowBatches>),
-    Messages(Box<MessageBatches>),
-}
-
-impl Rows {
-    fn new(kind: Kind, columns: &Columns, partitions: usize) -> Self {
-        match kind {
-            Kind::Packets => {
-                Self::Packets(Box::new(PacketBatches::new(columns, no_names(), PacketBatches::ROWS_MAX, 0)))
-            }
-            Kind::Flows => {
-                let limits = FlowLimits::default().shared_by(partitions);
-                Self::Flows(Box::new(FlowBatches::new(limits, no_names())))
-            }
-            Kind::Messages(application) => Self::Messages(Box::new(MessageBatches::new(application))),
-        }
-    }
-
-    fn schema(&self) -> SchemaRef {
-        match self {
-            Self::Packets(rows) => rows.schema(),
-            Self::Flows(rows) => rows.schema(),
-            Self::Messages(rows) => rows.schema(),
-        }
-    }
-
-    /// Adds a packet. Returns a full batch.
-    pub(super) fn push(&mut self, packet: &Packet<'_>) -> Result<Option<RecordBatch>, TableError> {
-        let is_full = match self {
-            Self::Packets(rows) => {
-                rows.push(packet);
-                rows.space() == 0
-            }
-            Self::Flows(rows) => {
-                rows.push(packet);
-                rows.is_full()
-            }
-            Self::Messages(rows) => {
-                rows.push(packet);
-                rows.is_full()
-            }
-        };
-        if is_full { self.finish().map(Some) } else { Ok(None) }
-    }
-
-    /// Ends a file. Returns a batch if there is one; then call it again.
-    pub(super) fn end(&mut self) -> Result<Option<RecordBatch>, TableError> {
-        let is_empty = match self {
-            Self::Packets(rows) => rows.is_empty(),
-            Self::Flows(rows) => {
-                rows.end();
-                rows.is_empty()
-            }
-            Self::Messages(rows) => {
-                rows.end();
-                rows.is_empty()
-            }
-        };
-        if is_empty { Ok(None) } else { self.finish().map(Some) }
-    }
-
-    fn finish(&mut self) -> Result<RecordBatch, TableError> {
-        match self {
-            Self::Packets(rows) => rows.finish(),
-            Self::Flows(rows) => rows.finish(),
-            Self::Messages(rows) => rows.finish(),
-        }
-    }
-
-    /// Returns the counts of messages without a row.
-    pub(super) fn missed(&self) -> Missed {
-        match self {
-            Self::Messages(rows) => rows.missed(),
-            Self::Packets(_) | Self::Flows(_) => Missed::default(),
-        }
+/// Returns the empty rows of a table for one of `partitions` readers.
+fn rows(kind: Kind, columns: &Columns, partitions: usize) -> Box<dyn Batches> {
+    match kind {
+        Kind::Packets => Box::new(PacketBatches::new(columns, no_names(), PacketBatches::ROWS_MAX, 0)),
+        Kind::Flows => Box::new(FlowBatches::new(FlowLimits::default().shared_by(partitions), no_names())),
+        Kind::Messages(application) => Box::new(MessageBatches::new(application)),
     }
 }

@@ -5,6 +5,7 @@
 //! record batches with the columns that the query needs.
 
 mod batches;
+mod parts;
 mod read;
 pub(crate) mod retrieve;
 mod selection;

@@ -3,19 +3,18 @@
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::DataFusionError;
 use datafusion::error::Result;
-use strait_capture::Direction;
 use strait_capture::file::{FileError, FileReader, PacketRef};
-use strait_table::{Packet, TableError};
+use strait_table::{Batches, Packet, TableError};
 use tokio::sync::mpsc::Sender;
 
-use super::batches::{Form, Rows};
+use super::batches::Form;
 use super::{Share, SharedDefects};
 
 /// Packets after which the thread checks if the query has ended.
 const STEP_PACKETS: u32 = 65_536;
 
 /// Receiver of batches.
-type Batches = Sender<Result<RecordBatch>>;
+type BatchSender = Sender<Result<RecordBatch>>;
 
 /// Reason to end.
 enum End {
@@ -37,11 +36,11 @@ impl From<DataFusionError> for End {
 }
 
 /// Reads the files of a share, and sends their rows.
-pub(super) fn files(form: &Form, share: &Share, defects: &SharedDefects, sender: &Batches) -> Result<()> {
+pub(super) fn files(form: &Form, share: &Share, defects: &SharedDefects, sender: &BatchSender) -> Result<()> {
     let mut rows = form.rows(share.partitions());
     let mut read = Ok(());
     for file in share.iter() {
-        read = read_file(file, form, &mut rows, (defects, sender));
+        read = read_file(file, form, &mut *rows, (defects, sender));
         if read.is_err() {
             break;
         }
@@ -57,8 +56,8 @@ pub(super) fn files(form: &Form, share: &Share, defects: &SharedDefects, sender:
 fn read_file(
     file: &str,
     form: &Form,
-    rows: &mut Rows,
-    (defects, sender): (&SharedDefects, &Batches),
+    rows: &mut dyn Batches,
+    (defects, sender): (&SharedDefects, &BatchSender),
 ) -> Result<(), End> {
     let mut read = || -> Result<Result<(), FileError>, End> {
         let mut reader = match FileReader::open(file) {
@@ -72,8 +71,9 @@ fn read_file(
                 Ok(None) => return Ok(Ok(())),
                 Err(error) => return Ok(Err(error)),
             };
-            if let Some(batch) = rows.push(&row(&packet))? {
-                send(form, &batch, sender)?;
+            rows.push(&row(&packet));
+            if rows.is_full() {
+                send(form, &rows.finish()?, sender)?;
             }
             until_check -= 1;
             if until_check == 0 {
@@ -87,13 +87,16 @@ fn read_file(
     if let Err(error) = read()? {
         defects.with(|defects| defects.add_unread(error.to_string()));
     }
-    while let Some(batch) = rows.end()? {
-        send(form, &batch, sender)?;
+    loop {
+        rows.end();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        send(form, &rows.finish()?, sender)?;
     }
-    Ok(())
 }
 
-fn send(form: &Form, batch: &RecordBatch, sender: &Batches) -> Result<(), End> {
+fn send(form: &Form, batch: &RecordBatch, sender: &BatchSender) -> Result<(), End> {
     sender.blocking_send(Ok(form.select(batch)?)).map_err(|_| End::Satisfied)
 }
 
@@ -105,11 +108,7 @@ pub(super) fn row<'a>(packet: &PacketRef<'a>) -> Packet<'a> {
         time_ns: packet.timestamp_ns,
         interface: packet.interface,
         lane: 0,
-        direction: match packet.direction {
-            Direction::In => Some(strait_table::Direction::In),
-            Direction::Out => Some(strait_table::Direction::Out),
-            Direction::Unknown => None,
-        },
+        direction: packet.direction.known(),
         owner: None,
     }
 }

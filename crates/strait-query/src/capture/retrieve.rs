@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use strait_capture::Direction;
 use strait_capture::file::{FileInterface, FileReader, PacketRef};
 use strait_pcapng::pcapng::Encoder;
 use strait_pcapng::{Interface, LinkType, Packet, Section};
@@ -12,6 +11,7 @@ use strait_program::Error;
 use strait_program::replace::Replacement;
 
 use super::SharedDefects;
+use super::parts::{Extent, IndexedFile, Packets};
 use super::read::row;
 use super::selection::Selection;
 use crate::error::of_file;
@@ -19,8 +19,20 @@ use crate::error::of_file;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Writes the selected packets of the files in the order of the files, and returns their number. A
-/// defect of a file is recorded, and its earlier packets count.
+/// Number of packets that were written, and of the parts of files that were read for them.
+#[derive(Debug, Default)]
+pub(crate) struct Retrieved {
+    pub(crate) packets: u64,
+    /// Parts of the files that have an index.
+    pub(crate) extent: Extent,
+    /// Number of files that were read completely.
+    pub(crate) whole: u64,
+    /// The first of these files, with the reason.
+    pub(crate) first_whole: String,
+}
+
+/// Writes the selected packets of the files in the order of the files. A file with an index is read
+/// in part. A defect of a file is recorded, and its earlier packets count.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -29,26 +41,63 @@ pub(crate) fn write(
     files: &[String],
     selection: &Selection,
     defects: &SharedDefects,
-) -> Result<u64, Error> {
+) -> Result<Retrieved, Error> {
     let mut out = Out::create(path)?;
+    let mut retrieved = Retrieved::default();
     for file in files {
-        if let Err(error) = copy(file, selection, &mut out)? {
+        if let Err(error) = copy_file(file, selection, &mut out, &mut retrieved)? {
             defects.with(|defects| defects.add_unread(error));
         }
     }
-    out.complete()
+    retrieved.packets = out.complete()?;
+    Ok(retrieved)
 }
 
 /// Copies the selected packets of a file. The inner error is a defect of the file.
-fn copy(file: &str, selection: &Selection, out: &mut Out<'_>) -> Result<Result<(), String>, Error> {
+fn copy_file(
+    file: &str,
+    selection: &Selection,
+    out: &mut Out<'_>,
+    retrieved: &mut Retrieved,
+) -> Result<Result<(), String>, Error> {
+    let reason = match IndexedFile::open(file, |part| selection.may_be_in(part)) {
+        Ok(mut parts) => {
+            let before = out.mark()?;
+            match copy(&mut parts, selection, out)? {
+                Ok(()) => {
+                    retrieved.extent.parts += parts.extent().parts;
+                    retrieved.extent.read += parts.extent().read;
+                    return Ok(Ok(()));
+                }
+                Err(reason) => {
+                    out.restore(before)?;
+                    reason
+                }
+            }
+        }
+        Err(reason) => reason.to_string(),
+    };
     let mut reader = match FileReader::open(file) {
         Ok(reader) => reader,
         Err(error) => return Ok(Err(error.to_string())),
     };
+    retrieved.whole += 1;
+    if retrieved.first_whole.is_empty() {
+        retrieved.first_whole = format!("{file}: {reason}");
+    }
+    copy(&mut reader, selection, out)
+}
+
+/// Copies the selected packets of a reader. The inner error is a defect of the file or its index.
+fn copy(
+    packets: &mut impl Packets,
+    selection: &Selection,
+    out: &mut Out<'_>,
+) -> Result<Result<(), String>, Error> {
     // Number of each interface of this file in the output.
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     loop {
-        let interface = match reader.next() {
+        let interface = match packets.next() {
             Ok(None) => return Ok(Ok(())),
             Err(error) => return Ok(Err(error.to_string())),
             Ok(Some(packet)) if !selection.has(&row(&packet)) => continue,
@@ -62,9 +111,9 @@ fn copy(file: &str, selection: &Selection, out: &mut Out<'_>) -> Result<Result<(
             }
         };
         // The reader lends its packet or its interfaces.
-        let number = match reader.interfaces().get(interface as usize) {
+        let number = match packets.interfaces().get(interface as usize) {
             Some(found) => out.interface(found)?,
-            None => return Ok(Err(format!("{file}: a packet has no interface"))),
+            None => return Ok(Err("a packet has no interface".into())),
         };
         numbers.insert(interface, number);
         out.kept(number)?;
@@ -78,11 +127,24 @@ struct Out<'a> {
     encoder: Encoder,
     buffer: Vec<u8>,
     /// Numbers of interfaces with the same description.
-    numbers: HashMap<(u32, u32, Option<String>), u32>,
+    numbers: HashMap<InterfaceKey, u32>,
     /// First packet of an interface, until the interface is described.
     first: Option<(Vec<u8>, Packet<'static>)>,
     packets: u64,
+    /// Bytes in the file.
+    written: u64,
 }
+
+/// State of a file to which it can return.
+struct Mark {
+    written: u64,
+    packets: u64,
+    encoder: Encoder,
+    numbers: HashMap<InterfaceKey, u32>,
+}
+
+/// Link type, snaplen and name of an interface.
+type InterfaceKey = (u32, u32, Option<String>);
 
 impl<'a> Out<'a> {
     fn create(path: &'a Path) -> Result<Self, Error> {
@@ -90,7 +152,24 @@ impl<'a> Out<'a> {
         let mut buffer = Vec::with_capacity(2 * WRITE_BYTES);
         let application = Some(concat!("strait ", env!("CARGO_PKG_VERSION")));
         let encoder = Encoder::begin(&mut buffer, &Section { application, ..Section::default() });
-        Ok(Self { path, file, encoder, buffer, numbers: HashMap::new(), first: None, packets: 0 })
+        Ok(Self { path, file, encoder, buffer, numbers: HashMap::new(), first: None, packets: 0, written: 0 })
+    }
+
+    /// Returns the state of the file.
+    fn mark(&mut self) -> Result<Mark, Error> {
+        self.flush()?;
+        let (encoder, numbers) = (self.encoder.clone(), self.numbers.clone());
+        Ok(Mark { written: self.written, packets: self.packets, encoder, numbers })
+    }
+
+    /// Returns to an earlier state.
+    fn restore(&mut self, mark: Mark) -> Result<(), Error> {
+        self.file.truncate(mark.written).map_err(|error| of_file("write", self.path, error))?;
+        self.buffer.clear();
+        self.first = None;
+        (self.written, self.packets) = (mark.written, mark.packets);
+        (self.encoder, self.numbers) = (mark.encoder, mark.numbers);
+        Ok(())
     }
 
     /// Returns the number of an interface, which is described before its first packet.
@@ -135,6 +214,7 @@ impl<'a> Out<'a> {
 
     fn flush(&mut self) -> Result<(), Error> {
         self.file.write_all(&self.buffer).map_err(|error| of_file("write", self.path, error))?;
+        self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
@@ -152,11 +232,7 @@ fn record<'a>(packet: &PacketRef<'_>, bytes: &'a [u8], interface: u32) -> Packet
         bytes,
         wire_len: packet.wire_len,
         interface,
-        direction: match packet.direction {
-            Direction::In => Some(strait_pcapng::Direction::In),
-            Direction::Out => Some(strait_pcapng::Direction::Out),
-            Direction::Unknown => None,
-        },
+        direction: packet.direction.known(),
         queue: packet.queue,
         comment: None,
     }

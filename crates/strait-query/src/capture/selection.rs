@@ -11,12 +11,16 @@ use std::collections::{HashMap, HashSet};
 use datafusion::arrow::array::{ArrayRef, AsArray as _, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, TimeUnit, TimestampNanosecondType};
+use strait_capture::index::Part;
 use strait_program::Error;
 use strait_table::Packet;
-use strait_table::flows::community_id_of;
+use strait_table::flows::{community_id_of, flow_id};
 
 /// Maximum number of rows: a hundred bytes of memory each.
 const ROWS_MAX: usize = 10_000_000;
+
+/// Maximum number of flows that are looked for in a part of a file. A part with more is read.
+const CANDIDATES_MAX: usize = 100_000;
 
 /// First and last time in nanoseconds since the epoch.
 type Interval = (u64, u64);
@@ -30,6 +34,21 @@ pub(crate) struct Selection {
     rows: usize,
     /// All times are in it.
     whole: Option<Interval>,
+    /// The times, in order.
+    sorted_times: Vec<u64>,
+    /// The intervals, by their start.
+    ranges: Vec<Range>,
+}
+
+/// Interval of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Range {
+    start: u64,
+    end: u64,
+    /// Latest end of this interval and those before it.
+    latest: u64,
+    /// Identifier of the flow in an index.
+    flow: u64,
 }
 
 impl Selection {
@@ -82,6 +101,40 @@ impl Selection {
     /// Merges the intervals of each flow. Call it after the last rows.
     pub(crate) fn close(&mut self) {
         self.flows.values_mut().for_each(merge);
+        self.sorted_times = self.times.iter().copied().collect();
+        self.sorted_times.sort_unstable();
+        // No packet has an identifier that is not valid.
+        let known = self.flows.iter().filter_map(|(id, intervals)| Some((flow_id(id)?, intervals)));
+        let ranges = known.flat_map(|(flow, intervals)| {
+            intervals.iter().map(move |&(start, end)| Range { start, end, latest: end, flow })
+        });
+        self.ranges = ranges.collect();
+        self.ranges.sort_unstable();
+        let mut latest = 0;
+        for range in &mut self.ranges {
+            latest = latest.max(range.end);
+            range.latest = latest;
+        }
+    }
+
+    /// Returns true if a part of a file may have selected packets; false only if it has none.
+    pub(crate) fn may_be_in(&self, part: &Part<'_>) -> bool {
+        let (first, last) = (part.first_ns, part.last_ns);
+        if part.packets == 0 || self.whole.is_none_or(|(start, end)| last < start || first > end) {
+            return false;
+        }
+        let time = self.sorted_times.partition_point(|time| *time < first);
+        if self.sorted_times.get(time).is_some_and(|time| *time <= last) {
+            return true;
+        }
+        let started = self.ranges.partition_point(|range| range.start <= last);
+        let open = self.ranges[..started].iter().rev().take_while(|range| range.latest >= first);
+        for (number, range) in open.enumerate() {
+            if number == CANDIDATES_MAX || range.end >= first && part.may_have(range.flow) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Returns true if a packet is selected.

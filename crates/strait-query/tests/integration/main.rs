@@ -1,6 +1,7 @@
 //! Tests of the program `strait-query` on captures that they make.
 
 mod errors;
+mod index;
 mod lake;
 mod library;
 mod output;

@@ -43,6 +43,22 @@ fn packets_of_selected_messages_and_times_are_written() {
 }
 
 #[test]
+fn packets_of_rows_of_tables_come_from_other_files() {
+    let scene = Scene::new();
+    let (path, directory) = (text(&scene.path("selected.pcapng")), scene.path("lake"));
+    write_tables(&scene.path("scenes.pcap"), &directory, "fr1", strait_table::packets::Columns::default());
+    let sql = "select * from flows where sourceTransportPort = 40000";
+    let output = run(&["--pcap", &path, "--from", &scene.capture(), sql, &text(&directory)]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let count = printed(&["--csv", "select count(*) as n from packets", &path]);
+    assert_eq!(count, "n\n8\n");
+    let missing = text(&scene.path("missing.pcap"));
+    let output = run(&["--pcap", &path, "--from", &missing, sql, &text(&directory)]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && errors.contains(&format!("open {missing}: ")), "{errors}");
+}
+
+#[test]
 fn rows_without_a_time_and_tables_without_packets_are_refused() {
     let scene = Scene::new();
     let path = text(&scene.path("selected.pcapng"));
@@ -51,6 +67,6 @@ fn rows_without_a_time_and_tables_without_packets_are_refused() {
     let directory = scene.path("lake");
     write_tables(&scene.path("scenes.pcap"), &directory, "fr1", strait_table::packets::Columns::default());
     let message = refused(&["--pcap", &path, "select * from packets", &text(&directory)], 2);
-    assert_eq!(message, "--pcap: give capture files, from which the packets come");
+    assert_eq!(message, "--pcap: give the capture files of the packets by --from FILE");
     assert!(!Path::new(&path).exists());
 }

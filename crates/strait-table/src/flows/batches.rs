@@ -1,9 +1,10 @@
-//! Record batches of flows, for a program that reads the rows itself instead of a file.
+//! Record batches of flows.
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use super::{FlowLimits, FlowRow, FlowRows, FlowTable};
+use crate::batches::Batches;
 use crate::error::TableError;
 use crate::extras::Extras;
 use crate::headers::{Headers, Packet};
@@ -24,53 +25,40 @@ impl FlowBatches {
         Self { table: FlowTable::new(limits), ended: Vec::new(), rows: FlowRows::new(names) }
     }
 
-    /// Returns Arrow's schema.
-    pub fn schema(&self) -> SchemaRef {
-        self.rows.schema()
-    }
-
-    /// Counts a packet in its flow. A full batch must be finished first.
-    pub fn push(&mut self, packet: &Packet<'_>) {
-        self.table.take(&Headers::of(packet), &mut self.ended);
-        self.append();
-    }
-
-    /// Ends all flows, as the next packets are those of another file. Returns true if the batch is
-    /// full before the last one: finish it and call this again.
-    pub fn end(&mut self) -> bool {
-        let count = BATCH_ROWS.saturating_sub(self.rows.len());
-        let has_more = self.table.drain(count, &mut self.ended);
-        self.append();
-        has_more
-    }
-
     fn append(&mut self) {
         if !self.ended.is_empty() {
             self.rows.append(&self.ended, &Extras::default());
             self.ended.clear();
         }
     }
+}
 
-    /// Returns true if the batch has as many rows as it should have.
-    pub fn is_full(&self) -> bool {
+impl Batches for FlowBatches {
+    fn schema(&self) -> SchemaRef {
+        self.rows.schema()
+    }
+
+    fn push(&mut self, packet: &Packet<'_>) {
+        self.table.take(&Headers::of(packet), &mut self.ended);
+        self.append();
+    }
+
+    fn is_full(&self) -> bool {
         self.rows.is_full()
     }
 
-    /// Returns the number of rows.
-    pub fn len(&self) -> usize {
+    /// Ends all flows, as far as the batch has space for their rows.
+    fn end(&mut self) {
+        let count = BATCH_ROWS.saturating_sub(self.rows.len());
+        self.table.drain(count, &mut self.ended);
+        self.append();
+    }
+
+    fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns true if there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// Returns the rows as a batch, and starts an empty one.
-    ///
-    /// # Errors
-    /// The encoder refused the rows.
-    pub fn finish(&mut self) -> Result<RecordBatch, TableError> {
+    fn finish(&mut self) -> Result<RecordBatch, TableError> {
         self.rows.finish().map_err(|error| TableError::encode(FLOWS.name, error.into()))
     }
 }
@@ -108,9 +96,10 @@ mod tests {
         // The first flows have been idle for a minute.
         push(&mut batches, 60_000_000_000, 1002);
         assert_eq!(batches.len(), 2);
-        assert!(!batches.end());
+        batches.end();
         let batch = batches.finish().unwrap();
         assert_eq!((batch.num_rows(), batch.schema()), (3, batches.schema()));
-        assert!(!batches.end() && batches.is_empty());
+        batches.end();
+        assert!(batches.is_empty());
     }
 }

@@ -45,6 +45,11 @@ impl Key {
         community_id::of(one, other, self.protocol, self.ports)
     }
 
+    pub(super) fn community_hash(&self) -> [u8; community_id::HASH_BYTES] {
+        let [one, other] = self.addresses;
+        community_id::hash(one, other, self.protocol, self.ports)
+    }
+
     /// Multiplies halves of the key with each other, each changed by a random number.
     pub(super) fn hash(&self, seeds: [u64; 2]) -> u64 {
         let ports = self.ports.map_or(1 << 32, |[one, other]| u64::from(one) << 16 | u64::from(other));

@@ -11,6 +11,7 @@
 
 mod batches;
 mod flow;
+mod id;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use hashbrown::HashTable;
 pub use self::batches::FlowBatches;
 use self::flow::Flow;
 pub use self::flow::{EndReason, FlowRow, Key, Side};
+pub use self::id::{FlowIds, flow_id};
 pub use self::rows::FlowRows;
 use crate::headers::{Headers, Packet};
 

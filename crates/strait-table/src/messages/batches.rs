@@ -1,9 +1,10 @@
-//! Record batches of messages, for a program that reads the rows itself instead of a file.
+//! Record batches of messages.
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use super::{Application, Assembly, Message, MessageRows, Missed, SelectedMessages};
+use crate::batches::Batches;
 use crate::error::TableError;
 use crate::extras::Extras;
 use crate::headers::{Headers, Packet};
@@ -30,14 +31,15 @@ impl MessageBatches {
             malformed: 0,
         }
     }
+}
 
-    /// Returns Arrow's schema.
-    pub fn schema(&self) -> SchemaRef {
+impl Batches for MessageBatches {
+    fn schema(&self) -> SchemaRef {
         self.rows.schema()
     }
 
-    /// Adds the messages that a packet completes. A full batch must be finished first.
-    pub fn push(&mut self, packet: &Packet<'_>) {
+    /// Adds the messages that a packet completes.
+    fn push(&mut self, packet: &Packet<'_>) {
         let (headers, segment) = Headers::with_segment(packet);
         self.assembly.take(&headers, segment, &mut self.messages);
         for message in self.messages.drain(..) {
@@ -48,40 +50,28 @@ impl MessageBatches {
         }
     }
 
-    /// Drops incomplete messages, as the next packets are those of another file.
-    pub fn end(&mut self) {
-        self.assembly.end();
-    }
-
-    /// Returns the counts of messages that have no row.
-    pub fn missed(&self) -> Missed {
-        let mut missed = *self.assembly.missed();
-        missed.malformed += self.malformed;
-        missed
-    }
-
-    /// Returns true if the batch has as many rows, or as many bytes, as it should have.
-    pub fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.rows.is_full()
     }
 
-    /// Returns the number of rows.
-    pub fn len(&self) -> usize {
+    /// Drops incomplete messages.
+    fn end(&mut self) {
+        self.assembly.end();
+    }
+
+    fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns true if there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// Returns the rows as a batch, and starts an empty one.
-    ///
-    /// # Errors
-    /// The encoder refused the rows.
-    pub fn finish(&mut self) -> Result<RecordBatch, TableError> {
+    fn finish(&mut self) -> Result<RecordBatch, TableError> {
         let table = self.application.table().name;
         self.rows.finish().map_err(|error| TableError::encode(table, error.into()))
+    }
+
+    fn missed(&self) -> Missed {
+        let mut missed = *self.assembly.missed();
+        missed.malformed += self.malformed;
+        missed
     }
 }
 

@@ -1,9 +1,10 @@
-//! Record batches of packets, for a program that reads the rows itself instead of a file.
+//! Record batches of packets.
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use super::{Columns, InterfaceNames, PacketRows};
+use crate::batches::Batches;
 use crate::error::TableError;
 use crate::extras::Extras;
 use crate::headers::{Headers, Packet};
@@ -42,13 +43,25 @@ impl PacketBatches {
         }
     }
 
-    /// Returns Arrow's schema.
-    pub fn schema(&self) -> SchemaRef {
+    fn flush(&mut self) {
+        self.rows.append(&self.block, &self.extras);
+        self.block.clear();
+        self.extras.clear();
+    }
+
+    /// Returns the number of rows that the batch has space for; 0 also if its frames have many
+    /// bytes.
+    pub fn space(&self) -> usize {
+        if self.rows.is_full() { 0 } else { self.rows_max.saturating_sub(self.len()) }
+    }
+}
+
+impl Batches for PacketBatches {
+    fn schema(&self) -> SchemaRef {
         self.rows.schema()
     }
 
-    /// Adds a packet. A full batch must be finished first.
-    pub fn push(&mut self, packet: &Packet<'_>) {
+    fn push(&mut self, packet: &Packet<'_>) {
         let mut headers = Headers::of(packet);
         if let Some(bytes) = self.extra_bytes {
             self.extras.push(packet, bytes, &mut headers);
@@ -59,30 +72,15 @@ impl PacketBatches {
         }
     }
 
-    fn flush(&mut self) {
-        self.rows.append(&self.block, &self.extras);
-        self.block.clear();
-        self.extras.clear();
+    fn is_full(&self) -> bool {
+        self.space() == 0
     }
 
-    /// Returns the number of rows.
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.rows.len() + self.block.len()
     }
 
-    /// Returns true if there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the number of rows that the batch has space for; 0 also if its frames have many
-    /// bytes.
-    pub fn space(&self) -> usize {
-        if self.rows.is_full() { 0 } else { self.rows_max.saturating_sub(self.len()) }
-    }
-
-    /// Returns the rows as a batch, and starts an empty one.
-    pub fn finish(&mut self) -> Result<RecordBatch, TableError> {
+    fn finish(&mut self) -> Result<RecordBatch, TableError> {
         self.flush();
         self.rows.finish().map_err(|error| TableError::encode(PACKETS.name, error.into()))
     }

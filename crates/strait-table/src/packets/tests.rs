@@ -7,6 +7,7 @@ use strait_packet::summary::link_type;
 use strait_packet::traffic::{Kind, Traffic};
 
 use super::*;
+use crate::batches::Batches as _;
 use crate::headers::Packet;
 
 fn packet(bytes: &[u8], time_ns: u64) -> Packet<'_> {
