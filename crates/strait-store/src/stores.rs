@@ -122,16 +122,48 @@ impl Stores {
             return Err(error);
         }
         let stores = Self { members, watches: Mutex::default() };
-        for member in &stores.members {
-            let (own, all, on_change) = (member.clone(), stores.members.clone(), on_change.clone());
+        stores.watch(on_change)?;
+        Ok(Arc::new(stores))
+    }
+
+    /// Starts the watch of each directory.
+    fn watch(&self, on_change: &OnChange) -> Result<()> {
+        for member in &self.members {
+            let (own, all, on_change) = (member.clone(), self.members.clone(), on_change.clone());
             // Before the thread runs, which may be late.
             let opened = member.store().and_then(|_| identity(&member.config.dir).ok());
             let watch = thread::Builder::new().name("strait-disk".into());
             let watch = watch.spawn(move || own.watch(&all, opened, &on_change));
             let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
-            lock(&stores.watches).push(watch);
+            lock(&self.watches).push(watch);
         }
-        Ok(Arc::new(stores))
+        Ok(())
+    }
+
+    /// Opens the directories again after [`Self::close`], with their objects. Records from before
+    /// are dead afterwards. Directories that cannot be opened count as lost, and are tried again.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn reopen(&self, on_change: &OnChange) -> Result<()> {
+        self.forget();
+        for member in &self.members {
+            if let Some(ended) = member.set(None) {
+                member.add_ended(&ended);
+            }
+            if let Err(error) = member.open(member.is_noted_in(&self.members)) {
+                on_change(&Change::Lost(&member.config.dir, &error));
+                member.note_lost(&self.members);
+            }
+            *lock(&member.is_closed) = false;
+        }
+        self.watch(on_change)
+    }
+
+    /// Removes all records from the index, and leaves them on disk for the next session or for
+    /// another process. For closed stores, which another process may have opened.
+    pub fn forget(&self) {
+        self.all().for_each(|store| store.forget_all());
     }
 
     /// Uses one store, without a watch.
@@ -495,6 +527,11 @@ impl Member {
             // A restart must not find the objects either. The disk may refuse it.
             let _ = self.disk.unlink(&self.config.dir.join(CHECKPOINT));
         }
+        self.add_ended(store);
+    }
+
+    /// Keeps the counts of a store that is not used any more.
+    fn add_ended(&self, store: &Store) {
         let stats = store.stats();
         let mut ended = lock(&self.ended);
         *ended = ended.and(Stats {

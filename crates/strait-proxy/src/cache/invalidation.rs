@@ -31,6 +31,9 @@
 //! with their mark after step 4, under a new generation. In step 5 each record is replaced by one
 //! with the mark, which is on disk as soon as the removal would be.
 //!
+//! In an upgrade, the process that takes over the store learns of each removal at its end: see
+//! [`crate::cache::removals`].
+//!
 //! The fills come before the store, so that no record is published after step 5, and the
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
 //! step 3.
@@ -46,6 +49,7 @@ use crate::cache::generation::Generations;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Object, Rivals};
 use crate::cache::pattern::Pattern;
+use crate::cache::removals::Removal;
 use crate::cache::tag::Tag;
 use crate::cache::worker::{Local, Shared};
 
@@ -128,10 +132,28 @@ impl Shared {
         keys.end(&self.generations);
         let in_memory = keys.remove_from_memory(&self.memory, |_| true);
         keys.end(&self.generations);
-        let Some(store) = &self.store else { return Removed { in_memory, stored: 0 } };
-        let stored = keys.remove_from(store);
-        keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        let stored = self.store.as_ref().map_or(0, |store| keys.remove_from(store));
+        if self.store.is_some() {
+            keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        }
+        self.heir.tell(match keys {
+            Keys::One(_, key) => Removal::Key(Effect::Remove, key),
+            Keys::Matching(pattern) => Removal::Matching(pattern),
+        });
         Removed { in_memory, stored }
+    }
+
+    /// Empties the cache of this process for the rest of its life, because another process has
+    /// taken over the store: nobody would tell this one about removals there. What is on disk
+    /// stays.
+    pub(crate) fn retire(&self) {
+        self.fills.stop_sharing();
+        self.generations.end_all();
+        self.memory.limit(0);
+        self.memory.remove_matching(|_| true);
+        if let Some(store) = &self.store {
+            store.forget();
+        }
     }
 
     /// Purges all objects of a key.
@@ -156,9 +178,11 @@ impl Shared {
             let object = (Arc::new(object), Rivals::new());
             self.memory.insert(hash, object, &[], || generation.holds(key));
         }
-        let Some(store) = &self.store else { return Removed { in_memory, stored: 0 } };
-        let stored = disk::expire(store, hash, key, now);
-        keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        let stored = self.store.as_ref().map_or(0, |store| disk::expire(store, hash, key, now));
+        if self.store.is_some() {
+            keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        }
+        self.heir.tell(Removal::Key(Effect::Expire, key));
         Removed { in_memory, stored }
     }
 
@@ -172,7 +196,9 @@ impl Shared {
         keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();
         keys.dedup();
-        keys.iter().map(|key| self.purge(key, effect)).sum()
+        let removed = keys.iter().map(|key| self.purge(key, effect)).sum();
+        self.heir.tell(Removal::Tags(effect, tags));
+        removed
     }
 }
 
@@ -215,6 +241,8 @@ mod tests {
             descriptors: descriptors(),
             counters: [Counters::default()].into(),
             log_lost: <_>::default(),
+            heir: <_>::default(),
+            failed_upgrades: <_>::default(),
         })
     }
 

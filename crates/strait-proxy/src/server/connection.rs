@@ -247,7 +247,7 @@ impl Client {
     async fn read(&mut self, worker: &Worker) -> Result<usize, SocketError> {
         let timeouts = &worker.settings().timeouts;
         let limit = if self.buffer.is_empty() {
-            if worker.settings().is_closing() { DRAIN_READ_TIMEOUT } else { timeouts.idle }
+            if worker.settings().closing.ends_idle() { DRAIN_READ_TIMEOUT } else { timeouts.idle }
         } else {
             let begun = self.begun.get_or_insert_with(Instant::now);
             timeouts.head.saturating_sub(begun.elapsed())

@@ -71,9 +71,15 @@ impl Http2Connection<'_> {
             let limit = if is_quiet { timeouts.idle } else { timeouts.client };
             let blocked = link.blocked_at();
             self.is_idle.set(is_quiet);
-            let accepted =
-                deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet))).await;
+            let accept = deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet)));
+            let accepted = tokio::select! {
+                biased;
+                accepted = accept => Some(accepted),
+                // The client must learn it, also while it has no streams.
+                () = self.current.closing() => None,
+            };
             self.is_idle.set(false);
+            let Some(accepted) = accepted else { continue };
             match accepted {
                 Ok(Accepted::Request(stream)) => {
                     is_quiet = false;
