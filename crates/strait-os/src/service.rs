@@ -15,12 +15,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt};
 use rustix::time::Timespec;
-use strait_sys::{inherited, spawn};
 pub use strait_sys::user::{become_user, check_user};
+use strait_sys::{inherited, spawn};
 
 use crate::{Error, Kind, Result};
 

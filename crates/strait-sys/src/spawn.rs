@@ -83,17 +83,11 @@ struct Exec {
 }
 
 impl Exec {
-    fn new(
-        program: &Path,
-        arguments: &[OsString],
-        descriptors: &[(String, OwnedFd)],
-    ) -> io::Result<Self> {
+    fn new(program: &Path, arguments: &[OsString], descriptors: &[(String, OwnedFd)]) -> io::Result<Self> {
         let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::other);
         let names: Vec<_> = descriptors.iter().map(|(name, _)| name.as_str()).collect();
-        let own = [
-            format!("LISTEN_FDS={}", descriptors.len()),
-            format!("LISTEN_FDNAMES={}", names.join(":")),
-        ];
+        let own =
+            [format!("LISTEN_FDS={}", descriptors.len()), format!("LISTEN_FDNAMES={}", names.join(":"))];
         let variables = std::env::vars_os().filter(|(name, _)| OWN.iter().all(|own| name != own));
         let variables = variables.map(|(name, value)| [name, value].join(OsStr::new("=")));
         let variables: Vec<_> = variables.chain(own.map(OsString::from)).collect();

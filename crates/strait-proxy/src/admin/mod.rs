@@ -12,7 +12,6 @@ mod servers;
 mod site;
 
 use std::net::{SocketAddr, TcpListener};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +51,7 @@ pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async {
-        let room = Rc::new(Semaphore::new(CONNECTIONS_MAX));
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         tokio::select! {
             () = accept(site, socket, &room) => {}
             () = site.ended() => {}
@@ -67,23 +66,22 @@ pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
     runtime.shutdown_background();
 }
 
-async fn accept(site: &Arc<Site>, socket: TcpListener, room: &Rc<Semaphore>) {
+async fn accept(site: &Arc<Site>, socket: TcpListener, room: &Arc<Semaphore>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
     loop {
         // The semaphore is never closed.
-        let Ok(()) = room.acquire().await.map(tokio::sync::SemaphorePermit::forget) else { return };
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
         let Ok((tcp, peer)) = listener.accept().await else {
-            room.add_permits(1);
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (site, room) = (site.clone(), room.clone());
+        let site = site.clone();
         tokio::task::spawn_local(async move {
             if site.settings().admin.allows(peer.ip()) {
                 // Errors end the connection; there is no peer left to inform.
                 let _ = converse(&site, Socket::new(tcp, PATIENCE), peer).await;
             }
-            room.add_permits(1);
+            drop(permit);
         });
     }
 }

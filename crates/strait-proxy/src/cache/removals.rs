@@ -76,10 +76,11 @@ fn carry_out(shared: &Shared, message: &[u8]) {
         (b'e', _) => drop(shared.purge(text, Effect::Expire)),
         (b't', Ok(tags)) => drop(shared.purge_tags(&tags, Effect::Remove)),
         (b'u', Ok(tags)) => drop(shared.purge_tags(&tags, Effect::Expire)),
-        (b'm', _) if Pattern::new(text).is_ok_and(|it| {
-            shared.invalidate(Keys::Matching(&it));
-            true
-        }) => {}
+        (b'm', _)
+            if Pattern::new(text).is_ok_and(|it| {
+                shared.invalidate(Keys::Matching(&it));
+                true
+            }) => {}
         _ => everything(),
     }
 }
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn messages_name_effect_and_subject() {
-        let (pattern, tags) = (Pattern::new("http://a/*").unwrap(), ["x", "y"].map(|tag| Tag::new(tag).unwrap()));
+        let (pattern, tags) =
+            (Pattern::new("http://a/*").unwrap(), ["x", "y"].map(|tag| Tag::new(tag).unwrap()));
         for (removal, expected) in [
             (Removal::Key(Effect::Remove, "http://a/"), "khttp://a/"),
             (Removal::Key(Effect::Expire, "http://a/"), "ehttp://a/"),

@@ -290,6 +290,10 @@ fn start(args: &Args, config: &Config, signals: Signals) -> Result<Proxy, Error>
     }
     let mut descriptors = service::inherited_descriptors()?;
     let predecessor = Predecessor::of(&mut descriptors);
+    // A file that an editor is writing may be valid, and another one than the author means.
+    if let Some(error) = unfinished(args).filter(|_| predecessor.is_some()) {
+        return Err(error);
+    }
     let listener = |(name, socket)| Ok((name, service::listener(socket)?));
     let sockets = descriptors.into_iter().map(listener).collect::<Result<_, strait_os::Error>>()?;
     let bound = Bound::new(config, Inherited::new(sockets)).map_err(refused)?;
@@ -392,7 +396,7 @@ fn again(args: &Args) -> Result<Config, Error> {
     unfinished.map_or(Ok(config), Err)
 }
 
-/// Returns the reason why a reload refuses a file without keys, or without an end of its last line,
+/// Returns the reason why a reload or an upgrade refuses a file without keys, or without an end of its last line,
 /// which is valid at a start: an editor may be writing it.
 fn unfinished(args: &Args) -> Option<Error> {
     let path = args.config.as_ref()?;

@@ -4,7 +4,7 @@
 //! ```text
 //! running process                       successor
 //! starts it with its sockets ────────▶ configuration, sockets, user
-//!                            ◀─ ready
+//!                            ◀─ ready, with the kind of proxy
 //! closes the store        released ──▶ opens the store, starts its threads
 //!                           ◀─ opened
 //! stops accepting               go ──▶ accepts
@@ -24,9 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::Timespec;
 use strait_os::{process, service};
@@ -36,11 +34,16 @@ use strait_proxy::{Bound, Clock, Proxy, Removals};
 /// Names of the sockets for the messages of an upgrade.
 const MESSAGES: &str = "strait.upgrade";
 const REMOVALS: &str = "strait.removals";
-/// Messages.
-const READY: &[u8] = b"ready";
+/// Messages. The first one of the successor has its kind of proxy.
+const READY: &[u8] = b"ready forward";
+const READY_REVERSE: &[u8] = b"ready reverse";
 const RELEASED: &[u8] = b"released";
 const OPENED: &[u8] = b"opened";
 const GO: &[u8] = b"go";
+/// Reason against a successor of the other kind, as for a reload: a reverse proxy without origins
+/// would connect wherever clients ask.
+const OTHER_KIND: &str = "its configuration makes a forward proxy of a reverse proxy, or the reverse; \
+    check that the file is complete; restart to change the kind of proxy";
 /// Maximum length of a message.
 const MESSAGE_BYTES_MAX: usize = 64;
 /// Longest wait for each message of the successor.
@@ -133,7 +136,10 @@ impl Upgrade {
                 return self.fail(proxy, &format!("it did not {step} within {} s", STEP_MAX.as_secs()));
             }
             Received::End => return self.fail(proxy, "it ended"),
-            Received::Message(READY) if !self.has_store => {
+            Received::Message(ready @ (READY | READY_REVERSE)) if !self.has_store => {
+                if (ready == READY_REVERSE) != proxy.is_reverse() {
+                    return self.fail(proxy, OTHER_KIND);
+                }
                 self.has_store = true;
                 if let Some(removals) = self.removals.take() {
                     proxy.release_store(removals);
@@ -176,7 +182,9 @@ impl Upgrade {
     fn fail(&self, proxy: &Proxy, why: &str) -> Progress {
         let status = self.end_successor();
         let mut why = format!("the new process: {why}{status}");
-        if self.has_store && let Err(error) = proxy.take_store_back() {
+        if self.has_store
+            && let Err(error) = proxy.take_store_back()
+        {
             why.push_str(&format!("; the store stays closed: {error}"));
         }
         Progress::Failed(why)
@@ -236,7 +244,7 @@ impl Predecessor {
             // One that was killed is noticed by the next wait.
             let _ = send(&messages, message, SendFlags::NOSIGNAL);
         };
-        tell(READY);
+        tell(if bound.is_reverse() { READY_REVERSE } else { READY });
         await_message(&messages, RELEASED, is_terminated)?;
         let mut proxy = bound.prepare(Clock::system(), LOCK_MAX)?;
         tell(OPENED);
@@ -253,7 +261,9 @@ fn await_message(messages: &OwnedFd, expected: &[u8], is_terminated: &AtomicBool
         match receive(messages, CHECK_EVERY) {
             Received::End => return Ok(()),
             Received::Message(message) if message == expected => return Ok(()),
-            Received::Message(_) => return Err(Error::failed("upgrade: the other process has another version")),
+            Received::Message(_) => {
+                return Err(Error::failed("upgrade: the other process has another version"));
+            }
             Received::Nothing if is_terminated.load(Ordering::Relaxed) => {
                 return Err(Error::failed("upgrade: a signal has cancelled it"));
             }
@@ -281,7 +291,9 @@ fn receive(messages: &OwnedFd, limit: Duration) -> Received {
     match recv(messages, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((0, _)) => Received::End,
         Ok((len, _)) => {
-            let known = [READY, RELEASED, OPENED, GO].into_iter().find(|known| *known == &bytes[..len]);
+            let known = [READY, READY_REVERSE, RELEASED, OPENED, GO]
+                .into_iter()
+                .find(|known| *known == &bytes[..len]);
             Received::Message(known.unwrap_or_default())
         }
         Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,

@@ -180,6 +180,8 @@ impl Client {
         loop {
             // Each request sees the settings that are in force when it comes.
             let worker = &current.worker();
+            let closing = &worker.settings().closing;
+            let is_last = closing.is_handed_over();
             let stays = match self.next(worker).await {
                 Next::More => {
                     is_idle.set(self.buffer.is_empty());
@@ -200,7 +202,9 @@ impl Client {
             };
             // What follows a stream's request is data of its tunnel, never another request.
             let is_stream = self.socket.http2_id().is_some();
-            if !stays || is_stream || worker.settings().is_closing() {
+            // If the hand-over began during this response, that may have announced that the
+            // connection stays, and the client may have sent the next request.
+            if !stays || is_stream || is_last || closing.ends_idle() {
                 return self.socket.close(&mut self.buffer).await;
             }
         }

@@ -124,8 +124,8 @@ impl Listeners {
         Ok(taken)
     }
 
-    /// Takes the sockets of the configured addresses. Port 0 takes any port of its IP address that
-    /// no other address has.
+    /// Takes the sockets of the configured addresses. Port 0 takes the first port of its IP address
+    /// that no other address has: several such addresses keep theirs, because the order is kept.
     fn take_over(&mut self, settings: &Settings, sockets: Vec<TcpListener>) -> Result<()> {
         let mut groups: Vec<(SocketAddr, Vec<TcpListener>)> = Vec::new();
         for socket in sockets {
@@ -139,7 +139,7 @@ impl Listeners {
             settings.ports.iter().partition(|port| port.address.port() == 0);
         for port in fixed.into_iter().chain(any) {
             if let Some(at) = groups.iter().position(|(actual, _)| is_for(port.address, *actual)) {
-                let (actual, sockets) = groups.swap_remove(at);
+                let (actual, sockets) = groups.remove(at);
                 self.share(*port, &sockets)?;
                 self.addresses.push(Address { port: *port, actual, name: None });
             }
@@ -231,6 +231,8 @@ mod tests {
         assert!(taken[0].contains(&kept) && !taken[0].contains(&closed), "{taken:?}");
         // Port 0 takes one that no other address has.
         let taken = inherit(&format!("listen = [\"127.0.0.1:0\", \"{kept}\"]\nworkers = 1"), &sockets);
+        assert_eq!(taken, [[kept, closed]]);
+        let taken = inherit("listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\nworkers = 1", &sockets);
         assert_eq!(taken, [[kept, closed]]);
     }
 }

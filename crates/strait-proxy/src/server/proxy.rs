@@ -73,6 +73,11 @@ impl Bound {
         Ok(Self { config: config.clone(), settings, listeners, is_activated, admin, log, log_lost, on_note })
     }
 
+    /// Returns true for a reverse proxy.
+    pub fn is_reverse(&self) -> bool {
+        self.settings.is_reverse()
+    }
+
     /// Sets the function that gets a line for the operator when a directory of the cache, or the
     /// access log, can no longer be used, or can be used again.
     #[must_use]
@@ -187,6 +192,11 @@ impl Proxy {
     /// The configuration is refused, or a system call fails.
     pub fn start(config: &Config, clock: Clock) -> Result<Self> {
         Bound::new(config, Inherited::default())?.start(clock)
+    }
+
+    /// Returns true for a reverse proxy.
+    pub fn is_reverse(&self) -> bool {
+        self.config.is_reverse()
     }
 
     fn start_workers(&mut self, receivers: Vec<UnboundedReceiver<Control>>) -> Result<()> {

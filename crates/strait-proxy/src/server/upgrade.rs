@@ -29,7 +29,8 @@ impl Proxy {
         let failed = |error| Error::os("pass on", &"the listening sockets", error);
         let (mut lent, mut known) = (Vec::new(), Vec::new());
         for answer in self.ask_workers(Control::Lend) {
-            let sockets = answer.recv_timeout(ANSWER_MAX).map_err(|error| failed(std::io::Error::other(error)))?;
+            let sockets =
+                answer.recv_timeout(ANSWER_MAX).map_err(|error| failed(std::io::Error::other(error)))?;
             for (port, socket) in sockets {
                 // Workers may share a socket.
                 let inode = fstat(&socket).map_err(|errno| failed(errno.into()))?.st_ino;
