@@ -28,7 +28,13 @@ pub(crate) fn examples() -> String {
         "Examples:
   {name} --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
   {name} --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
-  http_proxy=http://127.0.0.1:3128 curl -I http://example.com/"
+  http_proxy=http://127.0.0.1:3128 curl -I http://example.com/
+
+Signals:
+  TERM, INT  end after the responses in progress
+  HUP        read the configuration again
+  USR1       open the access log again
+  USR2       let a new process of this program take over, without a refused connection"
     )
 }
 
@@ -357,7 +363,10 @@ fn reload(args: &Args, proxy: &mut Proxy) {
         }
         Ok(deferred) if deferred.is_empty() => print_stderr(format_args!("reloaded\n")),
         Ok(deferred) => {
-            print_stderr(format_args!("reloaded; these need a restart: {}\n", deferred.join(", ")));
+            print_stderr(format_args!(
+                "reloaded; these need an upgrade (SIGUSR2) or a restart: {}\n",
+                deferred.join(", ")
+            ));
         }
         Err(error) => {
             let line = error.to_string().replace('\n', "; ");

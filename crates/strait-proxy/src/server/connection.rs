@@ -147,8 +147,25 @@ impl Client {
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
         let settings = worker.settings();
-        let shaken = self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await;
-        shaken.map_err(|error| worker.counters().handshakes[Failure::of(&error) as usize].add(1)).ok()
+        let count = |failure: Failure| worker.counters().handshakes[failure as usize].add(1);
+        let (limit, begun) = (settings.timeouts.head, Instant::now());
+        match self.socket.begins_http(limit).await {
+            Ok(false) => {}
+            Ok(true) => {
+                count(Failure::NotTls);
+                // A browser or a probe that was given the wrong scheme shows this.
+                let _ = self.refuse(worker, 400, "this port expects TLS: use https").await;
+                let _ = self.socket.close(&mut self.buffer).await;
+                return None;
+            }
+            Err(error) => {
+                count(Failure::of(&error));
+                return None;
+            }
+        }
+        let left = limit.saturating_sub(begun.elapsed());
+        let shaken = self.socket.secure(tls::accept(&settings.tls)?, left).await;
+        shaken.map_err(|error| count(Failure::of(&error))).ok()
     }
 
     /// Reads the client's address from a PROXY header, and counts the connection for that client;
@@ -198,7 +215,9 @@ impl Client {
                     self.buffer = buffer;
                     keeps_alive
                 }
-                Next::Malformed(error) => Box::pin(self.refuse(worker, error)).await?,
+                Next::Malformed(error) => {
+                    Box::pin(self.refuse(worker, error.status(), &error.to_string())).await?
+                }
             };
             // What follows a stream's request is data of its tunnel, never another request.
             let is_stream = self.socket.http2_id().is_some();
@@ -285,9 +304,9 @@ impl Client {
         worker.account(&begun.end(&self.socket, self.peer, request.as_ref(), is_whole));
     }
 
-    /// Refuses a malformed request and ends the connection: the start of the next request is
-    /// unknown.
-    async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
+    /// Refuses bytes that are no request of this port, and ends the connection: the start of the
+    /// next request is unknown.
+    async fn refuse(&mut self, worker: &Worker, status: u16, why: &str) -> Result<bool, SocketError> {
         let options = ResponseOptions {
             is_head: false,
             version: Version::Http11,
@@ -297,10 +316,9 @@ impl Client {
             set_cookie: None,
         };
         let mut head = worker.heads.take();
-        let (status, why) = (error.status(), error.to_string());
-        let head_len = write_own(&mut head, worker, (status, &why, &[]), options);
+        let head_len = write_own(&mut head, worker, (status, why, &[]), options);
         let begun = Begun::now(&mut self.socket);
-        self.socket.record.refused(status, &why, worker.logs_reasons());
+        self.socket.record.refused(status, why, worker.logs_reasons());
         self.socket.add_overhead(head_len);
         let sent = self.socket.write_all(&head, &[]).await;
         worker.heads.give_back(head);

@@ -65,6 +65,21 @@ fn failed_handshakes_are_counted_by_reason() {
     // A client without TLS, one that closes, and one that does not know the authority.
     let mut http = connect(rig.tls_address());
     http.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    http.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.ends_with(": this port expects TLS: use https\n"),
+        "{answer}"
+    );
+    let closes = |line: &str| line.eq_ignore_ascii_case("connection: close");
+    assert!(answer.lines().any(closes), "{answer}");
+    // Its answer to a request with a body arrives, although nothing reads the body.
+    let mut http = connect(rig.tls_address());
+    http.write_all(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n123456789").unwrap();
+    http.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer.matches("HTTP/1.1 400 ").count(), 2);
+    // Neither TLS nor HTTP.
+    connect(rig.tls_address()).write_all(b"\x00\x01\x02\x03\x04\x05\x06\x07").unwrap();
     drop(connect(rig.tls_address()));
     let name = ServerName::try_from("localhost").unwrap();
     let session = ClientConnection::new(Authority::new().client(), name).unwrap();
@@ -84,7 +99,7 @@ fn failed_handshakes_are_counted_by_reason() {
             text.lines().find_map(|own| own.strip_prefix(&line)?.parse::<u64>().ok()).unwrap()
         })
     };
-    assert!(lab::wait_until(LIMIT, || counts() == [1, 0, 1, 1]), "{:?}", counts());
+    assert!(lab::wait_until(LIMIT, || counts() == [1, 0, 3, 1]), "{:?}", counts());
 }
 
 #[test]

@@ -104,6 +104,39 @@ fn objects_are_spread_and_found_again_after_a_restart() {
 }
 
 #[test]
+fn closed_stores_are_read_while_others_use_the_directories_and_are_opened_again() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let configs = dirs.iter().map(config).collect::<Vec<_>>();
+    let changes = Changes::default();
+    let stores = self::stores(&configs, &changes);
+    put_all(&stores);
+    let old = stores.find(hash_of(&7_u64.to_le_bytes()))[0].clone();
+    stores.close();
+    assert_eq!(found(&stores).len() as u64, OBJECTS);
+    assert!(matches!(put(&stores, 0), Err(Error::Closed { .. })));
+    let other = self::stores(&configs, &changes);
+    assert_eq!(found(&other).len() as u64, OBJECTS);
+    // Without an effect on the other one.
+    stores.forget();
+    assert!(found(&stores).is_empty() && !old.is_alive());
+    assert_eq!(found(&other).len() as u64, OBJECTS);
+    other.remove(&other.find(hash_of(&8_u64.to_le_bytes()))[0]);
+    other.close();
+    stores.reopen(&changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    assert_eq!(found(&stores).len() as u64, OBJECTS - 1);
+    put(&stores, 8).unwrap();
+    assert_eq!(found(&stores).len() as u64, OBJECTS);
+    assert_eq!(stores.stats().stored, OBJECTS + 1);
+    assert!(lock(&changes.0).is_empty());
+    // The directories are watched again.
+    fs::rename(dirs[0].path(), dirs[0].path().with_extension("gone")).unwrap();
+    assert!(changes.wait_for(1).starts_with("lost "));
+    stores.close();
+    fs::remove_dir_all(dirs[0].path().with_extension("gone")).unwrap();
+}
+
+#[test]
 fn objects_of_a_failed_disk_are_misses_until_it_comes_back_empty() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let (good, bad) = (Disk::default(), Disk::default());

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lab::wait_until;
+use lab::{Launch, root_or_skip, wait_until};
 use rustix::process::Signal;
 
 use super::objects;
@@ -82,6 +82,25 @@ fn new_process_that_ends_leaves_the_running_one_unharmed() {
     service.upgrade();
     await_end(old);
     assert!(objects(30).iter().all(|object| is_hit(service.address, &object.target())));
+}
+
+#[test]
+fn process_1_of_a_container_refuses_an_upgrade() {
+    if !root_or_skip() {
+        return;
+    }
+    let origin = Origin::of_bodies();
+    let service = Service::launch(&toml(origin.address), |program, options| {
+        let launch = Launch::new("unshare").args(["--pid", "--fork", "--kill-child", "--"]);
+        launch.arg(program).args(options)
+    });
+    let parent = service.process.id();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let id = children.split_whitespace().next().unwrap().parse().unwrap();
+    signal(id, Signal::USR2);
+    service.wait_for("not upgraded, this process goes on: this is process 1", 1);
+    assert_eq!(get(service.address, "/1/100", "").head.status, 200);
+    assert_eq!(service.metric("strait_proxy_failed_upgrades_total"), 1);
 }
 
 /// Script that goes on when the test has written a file.

@@ -85,10 +85,15 @@ fn connections_of_the_old_process_end_with_their_responses() {
     }
     assert!(!has_ended(old));
     upload.stream.write_all(b"67890").unwrap();
-    assert_eq!(upload.head().unwrap().status, 200);
+    let answer = upload.head().unwrap();
+    assert_eq!((answer.status, answer.field("connection")), (200, Some("close")));
+    drop(upload);
     gate.open(u64::MAX);
     let rest = download.exactly(head.len().unwrap() - 500_000).unwrap();
     slow.assert_whole(&[first, rest].concat());
+    // Its head came before the upgrade, and announced that the connection stays.
+    let response = download.fetch(&small.target(), "").unwrap();
+    assert_eq!(response.head.field("connection"), Some("close"));
     await_end(old);
 }
 
