@@ -31,7 +31,7 @@ use crate::{Error, Kind, Result};
 /// # Panics
 /// If it is called twice: the first call took ownership of the descriptors.
 pub fn inherited_descriptors() -> Result<Vec<(String, OwnedFd)>> {
-    Ok(inherited::descriptors()?)
+    inherited::descriptors()
 }
 
 /// Returns an inherited descriptor as a socket that accepts connections.
@@ -59,7 +59,7 @@ pub fn start_with_descriptors(
     arguments: &[OsString],
     descriptors: &[(String, OwnedFd)],
 ) -> Result<u32> {
-    Ok(spawn::with_descriptors(program, arguments, descriptors)?)
+    spawn::with_descriptors(program, arguments, descriptors)
 }
 
 /// Reports the state of this process to the service manager (sd_notify(3)): lines like `READY=1`.

@@ -160,7 +160,9 @@ impl Removals {
     pub(crate) fn apply_to(&self, shared: &Arc<Shared>) {
         let mut target = lock(&self.target);
         if let Target::Noted(all) = std::mem::replace(&mut *target, Target::Cache(shared.clone())) {
-            all.iter().for_each(|message| carry_out(shared, message));
+            for message in all {
+                carry_out(shared, &message);
+            }
         }
     }
 

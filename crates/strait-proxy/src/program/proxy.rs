@@ -167,11 +167,13 @@ fn serve(
 ) -> strait_proxy::Report {
     let mut damage = DamageReport::default();
     let mut upgrade: Option<Upgrade> = None;
+    let mut has_reopened = false;
     while !signals.terminated.load(Ordering::Relaxed) {
         damage.print(&proxy);
         if signals.reopens.swap(false, Ordering::Relaxed) {
             reopen_log(&proxy);
-            pass_on(upgrade.as_ref(), Signal::USR1);
+            // The successor may have opened the old file.
+            has_reopened |= upgrade.is_some();
         }
         if signals.upgrades.swap(false, Ordering::Relaxed) {
             begin_upgrade(&mut upgrade, &proxy, program);
@@ -190,7 +192,12 @@ fn serve(
                 not_upgraded(&proxy, &why);
                 upgrade = None;
             }
-            Progress::HandedOver => return drain(proxy, signals, under_way),
+            Progress::HandedOver => {
+                if has_reopened {
+                    under_way.pass_on(Signal::USR1);
+                }
+                return drain(proxy, signals, under_way);
+            }
         }
     }
     if let Some(upgrade) = upgrade {
@@ -221,13 +228,6 @@ fn begin_upgrade(upgrade: &mut Option<Upgrade>, proxy: &Proxy, program: &io::Res
 fn not_upgraded(proxy: &Proxy, why: &str) {
     proxy.note_failed_upgrade();
     warn(format_args!("not upgraded, this process goes on: {why}\n"));
-}
-
-/// Passes a signal on to a successor that is starting, which may have missed its cause.
-fn pass_on(upgrade: Option<&Upgrade>, signal: Signal) {
-    if let Some(upgrade) = upgrade {
-        upgrade.pass_on(signal);
-    }
 }
 
 /// Lets the connections end after the upgrade; returns the numbers since the start.
@@ -310,7 +310,8 @@ fn start(args: &Args, config: &Config, signals: Signals) -> Result<Proxy, Error>
     process::drop_capabilities(writes && args.user.is_none())?;
     let bound = bound.on_note(|line| warn(format_args!("{line}\n")));
     if let Some(predecessor) = predecessor {
-        let proxy = predecessor.replace(bound, signals.terminated)?;
+        let explain = |error| as_user(error, args.user.as_deref());
+        let proxy = predecessor.replace(bound, signals.terminated, explain)?;
         // The predecessor has notified the service manager.
         announce(&proxy);
         return Ok(proxy);

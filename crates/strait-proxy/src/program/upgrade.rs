@@ -47,7 +47,7 @@ const OTHER_KIND: &str = "its configuration makes a forward proxy of a reverse p
 /// Maximum length of a message.
 const MESSAGE_BYTES_MAX: usize = 64;
 /// Longest wait for each message of the successor.
-const STEP_MAX: Duration = Duration::from_secs(60);
+const STEP_MAX: Duration = Duration::from_mins(1);
 /// Time in which a successor that is given up can end by itself.
 const END_MAX: Duration = Duration::from_secs(5);
 /// Longest wait of the successor for the lock of the store, which the kernel may release after the
@@ -181,13 +181,10 @@ impl Upgrade {
     /// Ends the successor, and takes the store back.
     fn fail(&self, proxy: &Proxy, why: &str) -> Progress {
         let status = self.end_successor();
-        let mut why = format!("the new process: {why}{status}");
-        if self.has_store
-            && let Err(error) = proxy.take_store_back()
-        {
-            why.push_str(&format!("; the store stays closed: {error}"));
-        }
-        Progress::Failed(why)
+        let taken = if self.has_store { proxy.take_store_back() } else { Ok(()) };
+        let store =
+            taken.err().map_or_else(String::new, |error| format!("; the store stays closed: {error}"));
+        Progress::Failed(format!("the new process: {why}{status}{store}"))
     }
 
     /// Ends the successor by SIGTERM, or by SIGKILL if it hangs. Returns its status as text.
@@ -234,10 +231,16 @@ impl Predecessor {
     }
 
     /// Starts the proxy in place of the other process. If that is killed, goes on without it.
+    /// `explain` adds to an error of the start.
     ///
     /// # Errors
     /// The store cannot be opened, a thread cannot be started, or `is_terminated` was set.
-    pub(crate) fn replace(self, bound: Bound, is_terminated: &AtomicBool) -> Result<Proxy, Error> {
+    pub(crate) fn replace(
+        self,
+        bound: Bound,
+        is_terminated: &AtomicBool,
+        explain: impl Fn(strait_proxy::Error) -> Error,
+    ) -> Result<Proxy, Error> {
         let Self { messages, removals } = self;
         let removals = Removals::receive(removals)?;
         let tell = |message| {
@@ -246,10 +249,11 @@ impl Predecessor {
         };
         tell(if bound.is_reverse() { READY_REVERSE } else { READY });
         await_message(&messages, RELEASED, is_terminated)?;
-        let mut proxy = bound.prepare(Clock::system(), LOCK_MAX)?;
+        let mut proxy = bound.prepare(Clock::system(), LOCK_MAX).map_err(explain)?;
+        // A removal by a pattern waits until the store is loaded, while the other process serves.
+        proxy.adopt(removals);
         tell(OPENED);
         await_message(&messages, GO, is_terminated)?;
-        proxy.adopt(removals);
         proxy.open()?;
         Ok(proxy)
     }

@@ -5,8 +5,8 @@ use std::fs;
 use lab::{Launch, root_or_skip, wait_until};
 use rustix::process::Signal;
 
-use super::objects;
 use super::rig::{Service, await_end, has_ended, is_hit, signal, toml};
+use super::{await_hits, objects};
 use crate::body::Body;
 use crate::client::{await_hit, get};
 use crate::origin::Origin;
@@ -39,7 +39,7 @@ fn assert_unharmed(service: &Service, origin: &Origin, expected: &str) {
 fn new_process_that_ends_leaves_the_running_one_unharmed() {
     let origin = Origin::of_bodies();
     let service = Service::start(origin.address, "");
-    objects(30).iter().for_each(|object| await_hit(service.address, object));
+    await_hits(&service, &objects(30));
     // A mistake in the file.
     service.write_config("nothing = 1\n");
     assert_unharmed(&service, &origin, "nothing: unknown key");
@@ -142,7 +142,7 @@ fn sigterm_ends_both_processes_during_an_upgrade() {
     {
         let service = Service::start(origin.address, "");
         let objects = objects(5);
-        objects.iter().for_each(|object| await_hit(service.address, object));
+        await_hits(&service, &objects);
         if !service.replace_program(&format!("print('runs', file=sys.stderr, flush=True)\n{script}")) {
             return;
         }
@@ -150,7 +150,9 @@ fn sigterm_ends_both_processes_during_an_upgrade() {
         service.wait_for("runs\n", 1);
         let ids = service.ids();
         signal(ids[0], Signal::TERM);
-        ids.iter().for_each(|id| await_end(*id));
+        for id in ids {
+            await_end(id);
+        }
         assert!(!service.process.stderr().contains("not upgraded"), "{}", service.process.stderr());
     }
 }
@@ -159,7 +161,7 @@ fn sigterm_ends_both_processes_during_an_upgrade() {
 fn sigterm_to_a_new_process_that_waits_ends_the_upgrade_alone() {
     let origin = Origin::of_bodies();
     let service = Service::start(origin.address, "");
-    objects(30).iter().for_each(|object| await_hit(service.address, object));
+    await_hits(&service, &objects(30));
     signal(service.process.id(), Signal::USR2);
     service.wait_for(" starts\n", 1);
     let new = service.last_started();

@@ -25,12 +25,19 @@ fn objects(count: u64) -> Vec<Body> {
     (0..count).map(|id| Body::new(id, 100 + (id * id * 3331) % 299_900)).collect()
 }
 
+/// Waits until all of them are hits.
+fn await_hits(service: &Service, objects: &[Body]) {
+    for object in objects {
+        await_hit(service.address, object);
+    }
+}
+
 #[test]
 fn next_process_has_all_objects() {
     let origin = Origin::of_bodies();
     let service = Service::start(origin.address, "");
     let objects = objects(100);
-    objects.iter().for_each(|object| await_hit(service.address, object));
+    await_hits(&service, &objects);
     for _ in 0..3 {
         let old = service.newest();
         let new = service.upgrade();
@@ -180,7 +187,7 @@ fn upload_that_ends_in_the_old_process_invalidates_for_the_new_one() {
     });
     let service = Service::start(origin.address, "");
     let (changed, other) = (Body::new(1, 5000), Body::new(2, 5000));
-    [changed, other].iter().for_each(|object| await_hit(service.address, object));
+    await_hits(&service, &[changed, other]);
     let mut upload = service.client();
     upload.ask("POST", &changed.target(), "Content-Length: 0\r\n").unwrap();
     assert!(wait_until(LIMIT, || origin.asked().iter().any(|request| request.method == "POST")));
@@ -200,7 +207,9 @@ fn old_process_answers_no_request_from_its_cache() {
     let object = Body::new(1, 5000);
     await_hit(service.address, &object);
     let mut clients = [service.client(), service.client()];
-    clients.iter_mut().for_each(|client| drop(client.fetch(&object.target(), "").unwrap()));
+    for client in &mut clients {
+        object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+    }
     service.upgrade();
     let mut purge = service.client();
     purge.ask("PURGE", &object.target(), "").unwrap();
@@ -241,7 +250,7 @@ fn killed_process_is_replaced_by_the_one_that_it_has_started() {
     let origin = Origin::of_bodies();
     let service = Service::start(origin.address, "");
     let objects = objects(30);
-    objects.iter().for_each(|object| await_hit(service.address, object));
+    await_hits(&service, &objects);
     let old = service.newest();
     signal(old, Signal::USR2);
     service.wait_for(" starts\n", 1);
@@ -253,7 +262,7 @@ fn killed_process_is_replaced_by_the_one_that_it_has_started() {
         object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
     }
     assert_eq!(service.ids().len(), 2);
-    objects.iter().for_each(|object| await_hit(service.address, object));
+    await_hits(&service, &objects);
 }
 
 #[test]
