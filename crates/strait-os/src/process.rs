@@ -302,6 +302,9 @@ static RELOADS: AtomicBool = AtomicBool::new(false);
 static REOPENS: AtomicBool = AtomicBool::new(false);
 static UPGRADES: AtomicBool = AtomicBool::new(false);
 
+/// Signals of a service that do not end it.
+pub(crate) const REQUESTS: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+
 /// Flags set by the signals of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Signals {

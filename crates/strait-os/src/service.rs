@@ -50,7 +50,8 @@ pub fn listener(socket: OwnedFd) -> Result<TcpListener> {
 
 /// Starts a program with descriptors of this process, as a service manager does
 /// (sd_listen_fds(3)): the counterpart of [`inherited_descriptors`]. Returns its process id; the
-/// caller waits for its end.
+/// caller waits for its end. The signals that `on_service_signals` of [`crate::process`] handles,
+/// except those that end a program, are ignored until the program handles them.
 ///
 /// # Errors
 /// There are too many descriptors, or a system call fails; execve(2) for one.
@@ -59,7 +60,7 @@ pub fn start_with_descriptors(
     arguments: &[OsString],
     descriptors: &[(String, OwnedFd)],
 ) -> Result<u32> {
-    spawn::with_descriptors(program, arguments, descriptors)
+    spawn::with_descriptors(program, arguments, descriptors, &crate::process::REQUESTS)
 }
 
 /// Reports the state of this process to the service manager (sd_notify(3)): lines like `READY=1`.

@@ -48,6 +48,8 @@ pub enum Change<'a> {
     Lost(&'a Path, &'a Error),
     /// It is used again, empty.
     Back(&'a Path),
+    /// It is used again, with its objects.
+    Reopened(&'a Path),
 }
 
 /// Callback for a change.
@@ -71,6 +73,8 @@ struct Member {
     store: RwLock<Option<Arc<Store>>>,
     /// Counts of its earlier stores.
     ended: Mutex<Stats>,
+    /// Directory of a closed store whose objects can be used again: no removal was missed since.
+    kept: Mutex<Option<Identity>>,
     is_closed: Mutex<bool>,
     closed: Condvar,
 }
@@ -132,6 +136,7 @@ impl Stores {
             let (own, all, on_change) = (member.clone(), self.members.clone(), on_change.clone());
             // Before the thread runs, which may be late.
             let opened = member.store().and_then(|_| identity(&member.config.dir).ok());
+            let opened = opened.or(*lock(&member.kept));
             let watch = thread::Builder::new().name("strait-disk".into());
             let watch = watch.spawn(move || own.watch(&all, opened, &on_change));
             let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
@@ -141,7 +146,8 @@ impl Stores {
     }
 
     /// Opens the directories again after [`Self::close`], with their objects. Records from before
-    /// are dead afterwards. Directories that cannot be opened count as lost, and are tried again.
+    /// are dead afterwards. Directories that cannot be opened count as lost, and are tried again;
+    /// their objects are kept until a removal is missed.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -151,13 +157,20 @@ impl Stores {
             if let Some(ended) = member.set(None) {
                 member.add_ended(&ended);
             }
-            if let Err(error) = member.open(member.is_noted_in(&self.members)) {
-                on_change(&Change::Lost(&member.config.dir, &error));
-                member.note_lost(&self.members);
+            let dir = &*member.config.dir;
+            if let Err(error) = member.take_back(&self.members) {
+                on_change(&Change::Lost(dir, &error));
             }
             *lock(&member.is_closed) = false;
         }
         self.watch(on_change)
+    }
+
+    /// Notes a removal by anything but a key. To be called before it.
+    pub fn note_removal(&self) {
+        for member in self.members.iter().filter(|member| member.store().is_none()) {
+            *lock(&member.kept) = None;
+        }
     }
 
     /// Removes all records from the index, and leaves them on disk for the next session or for
@@ -227,6 +240,7 @@ impl Stores {
 
     /// As [`Store::end_unloaded`], of all stores.
     pub fn end_unloaded(&self, hash: u64) {
+        self.note_removal();
         self.all().for_each(|store| store.end_unloaded(hash));
     }
 
@@ -359,6 +373,8 @@ impl Stores {
     pub fn close(&self) {
         for member in &self.members {
             member.end_watch();
+            let is_open = member.store().is_some();
+            *lock(&member.kept) = is_open.then(|| identity(&member.config.dir).ok()).flatten();
         }
         for watch in lock(&self.watches).drain(..) {
             // The thread does not panic; if it did, it has ended as well.
@@ -383,7 +399,8 @@ impl Member {
     fn new(disk: Disk, config: Config) -> Self {
         let hash = hash_of(config.dir.as_os_str().as_encoded_bytes());
         let (store, ended) = (RwLock::default(), Mutex::default());
-        Self { config, disk, hash, store, ended, is_closed: Mutex::default(), closed: Condvar::new() }
+        let (kept, is_closed) = (Mutex::default(), Mutex::default());
+        Self { config, disk, hash, store, ended, kept, is_closed, closed: Condvar::new() }
     }
 
     fn store(&self) -> Option<Arc<Store>> {
@@ -407,6 +424,13 @@ impl Member {
         let store = Store::open_on(self.disk.clone(), config)?;
         self.set(Some(store));
         Ok(())
+    }
+
+    /// Opens the store of a directory that was closed, with its objects, if it is still the same.
+    fn take_back(&self, all: &[Arc<Self>]) -> Result<()> {
+        let kept = *lock(&self.kept);
+        self.check(kept, false)?;
+        self.open(kept.is_none() || self.is_noted_in(all))
     }
 
     fn stats(&self) -> Stats {
@@ -469,7 +493,10 @@ impl Member {
         let mut failed = 0;
         while self.wait() {
             let Some(store) = self.store() else {
-                if self.come_back(identity).is_ok() {
+                let is_kept = lock(&self.kept).is_some();
+                if is_kept && self.take_back(all).is_ok() {
+                    on_change(&Change::Reopened(dir));
+                } else if !is_kept && self.come_back(identity).is_ok() {
                     self.forget_lost(all);
                     identity = self::identity(dir).ok();
                     on_change(&Change::Back(dir));

@@ -28,7 +28,8 @@ const OWN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// Starts `program` with these arguments, the first of which is its name, and with the environment
 /// of this process. It gets `descriptors`, in this order, under their names. Returns its process
-/// id, which the caller waits for. Names have no colon.
+/// id, which the caller waits for. Names have no colon. The program begins with `ignored` signals
+/// ignored, so that none ends it before it handles them.
 ///
 /// # Errors
 /// There are too many descriptors, or a system call fails; execve(2) for one.
@@ -36,6 +37,7 @@ pub fn with_descriptors(
     program: &Path,
     arguments: &[OsString],
     descriptors: &[(String, OwnedFd)],
+    ignored: &[i32],
 ) -> Result<u32> {
     let subject = || program.display().to_string();
     let failed = |error: &io::Error| Error::from_io(OPERATION, subject(), error);
@@ -53,7 +55,7 @@ pub fn with_descriptors(
     // async-signal-safe (signal-safety(7)), because other threads may have held locks.
     let child = check(unsafe { libc::fork() }, OPERATION, subject())?;
     if child == 0 {
-        exec.run(writer.as_fd());
+        exec.run(writer.as_fd(), ignored);
     }
     drop(writer);
     let mut errno = [0; 4];
@@ -115,7 +117,11 @@ impl Exec {
 
     /// Executes the program in the child process, or reports the error number. Async-signal-safe:
     /// allocates and drops nothing.
-    fn run(&mut self, report: BorrowedFd<'_>) -> ! {
+    fn run(&mut self, report: BorrowedFd<'_>, ignored: &[i32]) -> ! {
+        for signal in ignored {
+            // SAFETY: signal(2) is async-signal-safe, and an ignored signal runs no code.
+            unsafe { libc::signal(*signal, libc::SIG_IGN) };
+        }
         // SAFETY: getpid(2) has no arguments.
         let own = unsafe { libc::getpid() };
         write_number(&mut self.pid[PID.len()..], own);
@@ -176,7 +182,7 @@ mod tests {
 
     fn start(program: &str, arguments: &[&str], descriptors: &[(String, OwnedFd)]) -> Result<u32> {
         let arguments: Vec<_> = [program].iter().chain(arguments).map(OsString::from).collect();
-        with_descriptors(Path::new(program), &arguments, descriptors)
+        with_descriptors(Path::new(program), &arguments, descriptors, &[libc::SIGUSR2])
     }
 
     fn wait(child: u32) {
@@ -189,7 +195,7 @@ mod tests {
     fn program_gets_the_descriptors_in_order_with_their_names_and_its_own_number() {
         let (mut reader, writer) = io::pipe().unwrap();
         let (_unused, other) = io::pipe().unwrap();
-        let script = "echo $((LISTEN_PID == $$)) $LISTEN_FDS $LISTEN_FDNAMES >&4";
+        let script = "kill -USR2 $$; echo $((LISTEN_PID == $$)) $LISTEN_FDS $LISTEN_FDNAMES >&4";
         let descriptors = [("a".to_owned(), other.into()), ("b.c".to_owned(), writer.into())];
         let child = start("/bin/sh", &["-c", script], &descriptors).unwrap();
         drop(descriptors);

@@ -49,7 +49,7 @@ use crate::cache::generation::Generations;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Object, Rivals};
 use crate::cache::pattern::Pattern;
-use crate::cache::removals::Removal;
+use crate::cache::removals::ALL;
 use crate::cache::tag::Tag;
 use crate::cache::worker::{Local, Shared};
 
@@ -136,16 +136,15 @@ impl Shared {
         if self.store.is_some() {
             keys.remove_from_memory(&self.memory, |object| !object.is_alive());
         }
-        self.heir.tell(match keys {
-            Keys::One(_, key) => Removal::Key(Effect::Remove, key),
-            Keys::Matching(pattern) => Removal::Matching(pattern),
+        self.heir.send(|| match keys {
+            Keys::One(_, key) => text(b'k', key),
+            Keys::Matching(pattern) => text(b'm', pattern.as_str()),
         });
         Removed { in_memory, stored }
     }
 
     /// Empties the cache of this process for the rest of its life, because another process has
-    /// taken over the store: nobody would tell this one about removals there. What is on disk
-    /// stays.
+    /// taken over the store, and does not report its removals. The files stay.
     pub(crate) fn retire(&self) {
         self.fills.stop_sharing();
         self.generations.end_all();
@@ -182,7 +181,7 @@ impl Shared {
         if self.store.is_some() {
             keys.remove_from_memory(&self.memory, |object| !object.is_alive());
         }
-        self.heir.tell(Removal::Key(Effect::Expire, key));
+        self.heir.send(|| text(b'e', key));
         Removed { in_memory, stored }
     }
 
@@ -192,14 +191,47 @@ impl Shared {
         let has_tag = |object: &Object| has_any(&object.fields());
         self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
         self.generations.end_all();
+        self.store.iter().for_each(|store| store.note_removal());
         let mut keys = self.memory.keys(has_tag);
         keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();
         keys.dedup();
         let removed = keys.iter().map(|key| self.purge(key, effect)).sum();
-        self.heir.tell(Removal::Tags(effect, tags));
+        self.heir.send(|| {
+            let letter = if effect == Effect::Expire { b'u' } else { b't' };
+            text(letter, &tags.iter().map(Tag::as_str).collect::<Vec<_>>().join(" "))
+        });
         removed
     }
+
+    /// Carries out a removal of the process that this one replaces, from its text. An unknown text
+    /// removes everything: it comes from another version.
+    pub(crate) fn carry_out(&self, text: &[u8]) {
+        if self.carry_out_known(text).is_none() && text != ALL {
+            self.carry_out(ALL);
+        }
+    }
+
+    fn carry_out_known(&self, text: &[u8]) -> Option<()> {
+        let (letter, rest) = text.split_first()?;
+        let rest = std::str::from_utf8(rest).ok()?;
+        let tags = || rest.split(' ').map(|tag| Tag::new(tag).ok()).collect::<Option<Vec<_>>>();
+        match letter {
+            b'k' => drop(self.purge(rest, Effect::Remove)),
+            b'e' => drop(self.purge(rest, Effect::Expire)),
+            b't' => drop(self.purge_tags(&tags()?, Effect::Remove)),
+            b'u' => drop(self.purge_tags(&tags()?, Effect::Expire)),
+            b'm' => drop(self.invalidate(Keys::Matching(&Pattern::new(rest).ok()?))),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// Returns the text of a removal for another process: a letter, and the key, the pattern or the
+/// tags.
+fn text(letter: u8, subject: &str) -> Vec<u8> {
+    [&[letter], subject.as_bytes()].concat()
 }
 
 impl Local {
@@ -302,6 +334,28 @@ mod tests {
                 assert_eq!(shared.purge(KEY, Effect::Remove).stored, 1);
             }
         });
+        store.close();
+    }
+
+    #[test]
+    fn removals_of_another_process_are_carried_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let settings = Settings::new(&Config::from_toml("").unwrap()).unwrap();
+        let (shared, hash) = (shared(&store, &settings), hash_of(KEY.as_bytes()));
+        let is_left = |text: &str| {
+            put(&store);
+            shared.carry_out(text.as_bytes());
+            let left = !store.find(hash).is_empty();
+            shared.invalidate(Keys::of_uri(KEY));
+            left
+        };
+        for text in ["khttp://a/", "mhttp://a/*", "m*", "", "xhttp://a/", "t\u{e9}", "m"] {
+            assert!(!is_left(text), "{text:?}");
+        }
+        for text in ["khttp://b/", "ehttp://a/", "mhttp://b/*", "tx y", "ux"] {
+            assert!(is_left(text), "{text:?}");
+        }
         store.close();
     }
 

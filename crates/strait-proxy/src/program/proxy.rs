@@ -175,7 +175,9 @@ fn serve(
             // The successor may have opened the old file.
             has_reopened |= upgrade.is_some();
         }
-        if signals.upgrades.swap(false, Ordering::Relaxed) {
+        // A record that is not loaded yet may have been removed: only the loaded index knows that.
+        let is_due = signals.upgrades.load(Ordering::Relaxed) && proxy.wait_loaded(Duration::ZERO);
+        if is_due && signals.upgrades.swap(false, Ordering::Relaxed) {
             begin_upgrade(&mut upgrade, &proxy, program);
         }
         let Some(under_way) = &mut upgrade else {
@@ -238,12 +240,23 @@ fn drain(proxy: Proxy, signals: Signals, upgrade: &Upgrade) -> strait_proxy::Rep
     if signals.reloads.swap(false, Ordering::Relaxed) {
         upgrade.pass_on(Signal::HUP);
     }
+    // It came before anyone could know that this process no longer serves.
+    if signals.terminated.load(Ordering::Relaxed) {
+        upgrade.pass_on(Signal::TERM);
+    }
     if let Err(error) = service::await_notifications(NOTIFIED_MAX) {
         warn(format_args!("{error}\n"));
     }
     std::thread::scope(|scope| {
         let account = scope.spawn(|| proxy.stop());
+        let mut has_ended = false;
         while !account.is_finished() {
+            if !has_ended && let Some(status) = upgrade.status() {
+                has_ended = true;
+                warn(format_args!(
+                    "process {successor} has ended ({status}): start the proxy, unless it was replaced\n"
+                ));
+            }
             if signals.upgrades.swap(false, Ordering::Relaxed) {
                 warn(format_args!("not upgraded: process {successor} has replaced this one\n"));
             }
@@ -406,8 +419,8 @@ fn again(args: &Args) -> Result<Config, Error> {
     unfinished.map_or(Ok(config), Err)
 }
 
-/// Returns the reason why a reload or an upgrade refuses a file without keys, or without an end of its last line,
-/// which is valid at a start: an editor may be writing it.
+/// Returns the reason why a reload or an upgrade refuses a file without keys, or without an end of
+/// its last line, which is valid at a start: an editor may be writing it.
 fn unfinished(args: &Args) -> Option<Error> {
     let path = args.config.as_ref()?;
     let text = std::fs::read_to_string(path).ok()?;

@@ -1,5 +1,5 @@
-//! Upgrade without a refused connection: SIGUSR2 starts the program again, and the new process takes
-//! over the listening sockets, and then the store.
+//! Upgrade without a refused connection: SIGUSR2 starts the program again, and the new process
+//! takes over the listening sockets, and then the store.
 //!
 //! ```text
 //! running process                       successor
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Until `go` the running process serves all requests, with the stored responses; if the successor
-//! ends or hangs before that, it takes the store back and goes on. If the running process is killed,
-//! the successor goes on alone.
+//! ends or hangs before that, it takes the store back and goes on. If the running process is
+//! killed, the successor goes on alone.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -110,6 +110,12 @@ impl Upgrade {
         if std::process::id() == 1 {
             return Err("this is process 1, and its container ends with it: start a new container".to_owned());
         }
+        let is_unit = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|id| id == std::process::id().to_string());
+        if is_unit && std::env::var_os("NOTIFY_SOCKET").is_none() {
+            let why =
+                "the unit ends with this process: set Type=notify, so that systemd learns of the new one";
+            return Err(why.to_owned());
+        }
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         let mut descriptors = proxy.lend_sockets().map_err(|error| failed(&error))?;
@@ -146,6 +152,9 @@ impl Upgrade {
                 }
                 self.send(RELEASED);
             }
+            Received::Message(OPENED) if self.has_store && !self.is_waiting() => {
+                return self.fail(proxy, "it ended");
+            }
             Received::Message(OPENED) if self.has_store => {
                 // Otherwise the service manager would take the end of this process for that of the
                 // service.
@@ -158,6 +167,11 @@ impl Upgrade {
         }
         self.since = Instant::now();
         Progress::UnderWay
+    }
+
+    /// Returns the status of the successor once it has ended.
+    pub(crate) fn status(&self) -> Option<std::process::ExitStatus> {
+        process::try_wait_for(self.child).ok().flatten().map(|(status, _)| status)
     }
 
     /// Gives the upgrade up because this process is to end.
@@ -189,7 +203,7 @@ impl Upgrade {
 
     /// Ends the successor by SIGTERM, or by SIGKILL if it hangs. Returns its status as text.
     fn end_successor(&self) -> String {
-        // One that ends by itself gets time to do so: its status tells why.
+        // One that ends by itself gets time to do so: its status is part of the reason.
         let begin = Instant::now();
         let mut next = Some(Signal::TERM).filter(|_| self.is_waiting());
         loop {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(crate) enum Control {
     /// stop accepting on addresses that the settings do not have.
     Adopt(Arc<Settings>, Option<Log>, Vec<Listener>),
     /// Return duplicates of the listening sockets.
-    Lend(answers::Sender<Vec<(Port, OwnedFd)>>),
+    Lend(answers::Sender<io::Result<Vec<(Port, OwnedFd)>>>),
     /// Store the responses that wait for it, and confirm that.
     Store(answers::Sender<()>),
     /// End after all connections have finished their responses.
@@ -144,10 +145,9 @@ impl Acceptor {
                     accepting.extend(listeners.into_iter().filter_map(|listener| self.listen(listener)));
                 }
                 Control::Lend(answer) => {
-                    let duplicate =
-                        |it: &Accepting| Some((it.port, it.socket.as_fd().try_clone_to_owned().ok()?));
+                    let duplicate = |it: &Accepting| Ok((it.port, it.socket.as_fd().try_clone_to_owned()?));
                     // Without a receiver the request was given up.
-                    let _ = answer.send(accepting.iter().filter_map(duplicate).collect());
+                    let _ = answer.send(accepting.iter().map(duplicate).collect());
                 }
                 Control::Store(answer) => {
                     Deferred::of_thread().store_all();

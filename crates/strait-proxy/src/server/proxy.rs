@@ -382,7 +382,10 @@ impl Proxy {
             let _ = thread.join();
         }
         if let Some(removals) = self.removals.take() {
-            removals.end();
+            // The replaced process may still send some, which the successor of this one needs.
+            let settings = self.settings();
+            let is_passed_on = settings.closing.is_handed_over();
+            removals.end(if is_passed_on { settings.timeouts.drain } else { Duration::ZERO });
         }
         if let Some(store) = &self.shared.store {
             store.close();
@@ -458,5 +461,6 @@ fn describe(change: &Change<'_>) -> String {
             dir.display()
         ),
         Change::Back(dir) => format!("the cache uses {} again; it is empty", dir.display()),
+        Change::Reopened(dir) => format!("the cache uses {} again, with its objects", dir.display()),
     }
 }

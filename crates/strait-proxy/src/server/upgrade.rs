@@ -29,8 +29,9 @@ impl Proxy {
         let failed = |error| Error::os("pass on", &"the listening sockets", error);
         let (mut lent, mut known) = (Vec::new(), Vec::new());
         for answer in self.ask_workers(Control::Lend) {
-            let sockets =
-                answer.recv_timeout(ANSWER_MAX).map_err(|error| failed(std::io::Error::other(error)))?;
+            let answer = answer.recv_timeout(ANSWER_MAX);
+            // Without one of the sockets its connections would be lost.
+            let sockets = answer.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(failed)?;
             for (port, socket) in sockets {
                 // Workers may share a socket.
                 let inode = fstat(&socket).map_err(|errno| failed(errno.into()))?.st_ino;
@@ -96,7 +97,8 @@ impl Proxy {
     /// Carries out the removals that the replaced process has sent, and those that it sends from
     /// now on. To be called before [`Proxy::open`].
     pub fn adopt(&mut self, removals: Removals) {
-        removals.apply_to(&self.shared);
+        let shared = self.shared.clone();
+        removals.apply_to(move |text| shared.carry_out(text));
         self.removals = Some(removals);
     }
 

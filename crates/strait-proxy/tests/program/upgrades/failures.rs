@@ -157,20 +157,64 @@ fn sigterm_ends_both_processes_during_an_upgrade() {
     }
 }
 
+/// Script that executes the program then, with its own number and descriptors.
+fn waits_and_executes() -> String {
+    let program = format!("program = {:?}", crate::rig::PROGRAM);
+    let inherit = "for fd in range(3, 3 + len(names)): os.set_inheritable(fd, True)";
+    format!("{WAITS}\n{program}\n{inherit}\nos.execv(program, sys.argv)")
+}
+
 #[test]
 fn sigterm_to_a_new_process_that_waits_ends_the_upgrade_alone() {
     let origin = Origin::of_bodies();
     let service = Service::start(origin.address, "");
     await_hits(&service, &objects(30));
-    signal(service.process.id(), Signal::USR2);
-    service.wait_for(" starts\n", 1);
-    let new = service.last_started();
-    signal(new, Signal::TERM);
-    // It may have been faster.
-    assert!(wait_until(LIMIT, || {
-        service.process.stderr().contains("not upgraded, this process goes on: ") || service.upgraded() == 1
-    }));
-    if service.upgraded() == 0 {
-        assert!(objects(30).iter().all(|object| is_hit(service.address, &object.target())));
+    if !service.replace_program(&waits_and_executes()) {
+        return;
     }
+    let id = service.process.id();
+    signal(id, Signal::USR2);
+    service.wait_for(" starts\n", 1);
+    // Stopped, it sends no message.
+    signal(id, Signal::STOP);
+    fs::write(service.path("go"), "").unwrap();
+    let new = service.last_started();
+    // It has its handlers when it has its thread for removals.
+    let has_thread = || {
+        let tasks = fs::read_dir(format!("/proc/{new}/task")).unwrap();
+        tasks
+            .flatten()
+            .any(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|it| it == "removals\n"))
+    };
+    assert!(wait_until(LIMIT, has_thread));
+    signal(new, Signal::TERM);
+    signal(id, Signal::CONT);
+    service.wait_for("not upgraded, this process goes on: ", 1);
+    await_end(new);
+    assert!(
+        service.process.stderr().contains("upgrade: a signal has cancelled it"),
+        "{}",
+        service.process.stderr()
+    );
+    assert!(objects(30).iter().all(|object| is_hit(service.address, &object.target())));
+}
+
+#[test]
+fn other_signals_to_a_new_process_that_starts_are_ignored() {
+    let origin = Origin::of_bodies();
+    let service = Service::start(origin.address, "");
+    await_hits(&service, &objects(30));
+    if !service.replace_program(&waits_and_executes()) {
+        return;
+    }
+    let old = service.process.id();
+    signal(old, Signal::USR2);
+    service.wait_for(" starts\n", 1);
+    for ignored in [Signal::HUP, Signal::USR1, Signal::USR2] {
+        signal(service.last_started(), ignored);
+    }
+    fs::write(service.path("go"), "").unwrap();
+    service.wait_for("upgraded: process ", 1);
+    await_end(old);
+    assert!(objects(30).iter().all(|object| is_hit(service.address, &object.target())));
 }

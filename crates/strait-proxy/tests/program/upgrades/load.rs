@@ -88,8 +88,8 @@ fn upload(address: SocketAddr, kept: &mut Option<Client>, number: u64) -> io::Re
     Ok(())
 }
 
-/// Fetches objects by curl on one HTTP/2 connection with TLS. Curl repeats requests that the proxy has
-/// refused without any processing (RFC 9113, section 8.7).
+/// Fetches objects by curl on one HTTP/2 connection with TLS. Curl repeats requests that the proxy
+/// has refused without any processing (RFC 9113, section 8.7).
 fn fetch_http2(address: SocketAddr, number: u64) -> io::Result<()> {
     let bodies: Vec<_> = (0..8).map(|index| object(77, 8 * number + index)).collect();
     let urls = bodies.iter().map(|body| format!("https://{address}{}", body.target()));

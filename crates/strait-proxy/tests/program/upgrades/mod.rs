@@ -1,4 +1,5 @@
-//! Upgrades by SIGUSR2: the next process takes over the sockets and the store, and no request fails.
+//! Upgrades by SIGUSR2: the next process takes over the sockets and the store, and no request
+//! fails.
 
 mod failures;
 mod load;
@@ -245,24 +246,63 @@ fn addresses_of_the_new_configuration_are_opened_and_others_closed() {
     assert!(TcpStream::connect(kept).is_err());
 }
 
+/// Returns true if a process has opened the store.
+fn has_store(service: &Service, id: u32) -> bool {
+    let lock = service.path("cache").join("lock");
+    let entries = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path == lock)
+}
+
 #[test]
 fn killed_process_is_replaced_by_the_one_that_it_has_started() {
     let origin = Origin::of_bodies();
-    let service = Service::start(origin.address, "");
-    let objects = objects(30);
-    await_hits(&service, &objects);
-    let old = service.newest();
-    signal(old, Signal::USR2);
-    service.wait_for(" starts\n", 1);
-    signal(old, Signal::KILL);
-    await_end(old);
-    // The sockets were open all the time.
-    let mut client = service.client();
-    for object in &objects {
-        object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+    for is_late in [false, true] {
+        let service = Service::start(origin.address, "");
+        let objects = objects(30);
+        await_hits(&service, &objects);
+        let old = service.newest();
+        signal(old, Signal::USR2);
+        service.wait_for(" starts\n", 1);
+        if is_late {
+            assert!(wait_until(LIMIT, || has_store(&service, service.last_started())));
+        }
+        signal(old, Signal::KILL);
+        await_end(old);
+        // The sockets were open all the time.
+        let mut client = service.client();
+        for object in &objects {
+            object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+        }
+        assert_eq!(service.ids().len(), 2);
+        await_hits(&service, &objects);
+        assert!(has_store(&service, service.last_started()));
     }
-    assert_eq!(service.ids().len(), 2);
-    await_hits(&service, &objects);
+}
+
+#[test]
+fn removal_reaches_the_newest_of_three_processes() {
+    let gate = Gate::default();
+    let behind = gate.clone();
+    let origin = Origin::new(move |request, stream| {
+        if request.method == "POST" {
+            behind.beyond(0)?;
+            return stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+        }
+        send_body(request, stream, "Cache-Control: max-age=3600\r\n")
+    });
+    let service = Service::start(origin.address, "");
+    let changed = Body::new(1, 5000);
+    await_hit(service.address, &changed);
+    let mut upload = service.client();
+    upload.ask("POST", &changed.target(), "Content-Length: 0\r\n").unwrap();
+    assert!(wait_until(LIMIT, || origin.asked().iter().any(|request| request.method == "POST")));
+    // The second one has no connection, and still waits for the end of the first one.
+    service.upgrade();
+    service.upgrade();
+    assert!(is_hit(service.address, &changed.target()));
+    gate.open(1);
+    assert_eq!(upload.head().unwrap().status, 204);
+    assert!(!is_hit(service.address, &changed.target()));
 }
 
 #[test]

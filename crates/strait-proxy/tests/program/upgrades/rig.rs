@@ -1,4 +1,4 @@
-//! Proxy whose process is replaced, with all processes that replace one another.
+//! Proxy with all processes that replace one another.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
