@@ -10,7 +10,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::task::Poll;
@@ -28,6 +27,7 @@ use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
+use crate::identity::{Identity, identity};
 use crate::lane::NewObject;
 use crate::open::files_allowed;
 use crate::read::Loaded;
@@ -77,16 +77,6 @@ struct Member {
     kept: Mutex<Option<Identity>>,
     is_closed: Mutex<bool>,
     closed: Condvar,
-}
-
-/// Identity of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    owner: u32,
-    /// True if its path is a symbolic link.
-    is_link: bool,
 }
 
 impl Stores {
@@ -589,12 +579,6 @@ impl Member {
         }
         self.open(true)
     }
-}
-
-fn identity(dir: &Path) -> io::Result<Identity> {
-    let found = std::fs::metadata(dir)?;
-    let is_link = std::fs::symlink_metadata(dir)?.is_symlink();
-    Ok(Identity { device: found.dev(), inode: found.ino(), owner: found.uid(), is_link })
 }
 
 /// Returns true if a call failed for lack of descriptors or memory, not because of the disk.
