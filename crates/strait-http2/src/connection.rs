@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use crate::error::{ConnectionError, ErrorCode};
-use crate::frame::{push_go_away, push_reset};
+use crate::frame::{STREAM_MAX, push_go_away, push_reset};
 use crate::hpack::{Decoder, FieldList};
 use crate::limits::{Abuse, Limits, Meters};
 use crate::receive::Reading;
@@ -73,6 +73,7 @@ pub struct Connection {
     pub(crate) output: Vec<u8>,
     pub(crate) has_encoded: bool,
     pub(crate) is_closing: bool,
+    pub(crate) has_announced_end: bool,
     pub(crate) turns: u64,
     pub(crate) group_turns: GroupTurns,
 }
@@ -112,6 +113,7 @@ impl Connection {
             output,
             has_encoded: false,
             is_closing: false,
+            has_announced_end: false,
             turns: 0,
             group_turns: GroupTurns::default(),
         };
@@ -135,6 +137,14 @@ impl Connection {
     /// Returns true while a stream may be used: it was neither reset nor released.
     pub fn is_open(&self, stream: u32) -> bool {
         self.streams.get(&stream).is_some_and(|stream| !stream.is_reset)
+    }
+
+    /// Asks the client to open no more streams, and still accepts those that it has opened by the
+    /// time it learns that (RFC 9113, section 6.8). [`Self::go_away`] follows.
+    pub fn announce_end(&mut self) {
+        if !std::mem::replace(&mut self.has_announced_end, true) && !self.is_closing {
+            push_go_away(&mut self.output, STREAM_MAX, ErrorCode::NoError, "");
+        }
     }
 
     /// Accepts no more streams and announces that; the streams under way continue.

@@ -351,6 +351,26 @@ fn streams_count_until_they_are_released() {
 }
 
 #[test]
+fn streams_are_accepted_after_the_announcement_of_the_end() {
+    let mut server = Server::with(Limits::default());
+    let last_streams = |server: &mut Server| {
+        let frames = server.output().into_iter().filter(|(head, _)| head.kind == kind::GOAWAY);
+        frames.map(|(_, payload)| number(&payload).unwrap()).collect::<Vec<_>>()
+    };
+    server.take(&get(1)).unwrap();
+    server.connection.announce_end();
+    server.connection.announce_end();
+    assert_eq!(last_streams(&mut server), [0x7fff_ffff]);
+    server.take(&get(3)).unwrap();
+    assert!(server.connection.is_open(3) && server.resets().is_empty());
+    server.connection.go_away();
+    server.connection.announce_end();
+    assert_eq!(last_streams(&mut server), [3]);
+    server.take(&get(5)).unwrap();
+    assert_eq!(server.resets(), [(5, ErrorCode::RefusedStream as u32)]);
+}
+
+#[test]
 fn floods_meet_their_limits() {
     let id = |index: u32| index * 2 + 1;
     let cancelled = |index| [get(id(index)), frame(kind::RST_STREAM, 0, id(index), &[0; 4])].concat();

@@ -118,7 +118,12 @@ pub struct Usage {
 /// Returns the status and resources of `child` if it has ended (wait4(2) with WNOHANG), and None
 /// while it runs. After Some, its process id is free: do not signal or wait for `child` again.
 pub fn try_wait(child: &std::process::Child) -> Result<Option<(ExitStatus, Usage)>> {
-    let Some((status, usage)) = syscall::wait4_no_hang(child.id())? else { return Ok(None) };
+    try_wait_for(child.id())
+}
+
+/// Like [`try_wait`], for a child process that [`crate::service`] has started.
+pub fn try_wait_for(child: u32) -> Result<Option<(ExitStatus, Usage)>> {
+    let Some((status, usage)) = syscall::wait4_no_hang(child)? else { return Ok(None) };
     let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
     let usage = Usage {
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
@@ -295,6 +300,10 @@ pub fn end_on_termination() -> Result<()> {
 
 static RELOADS: AtomicBool = AtomicBool::new(false);
 static REOPENS: AtomicBool = AtomicBool::new(false);
+static UPGRADES: AtomicBool = AtomicBool::new(false);
+
+/// Signals of a service that do not end it.
+pub(crate) const REQUESTS: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
 /// Flags set by the signals of a service.
 #[derive(Clone, Copy, Debug)]
@@ -305,6 +314,8 @@ pub struct Signals {
     pub reloads: &'static AtomicBool,
     /// Set by each SIGUSR1: open the log again.
     pub reopens: &'static AtomicBool,
+    /// Set by each SIGUSR2: start the program again, and hand over to it.
+    pub upgrades: &'static AtomicBool,
 }
 
 /// Makes the signals of a service set flags. SIGHUP is handled even if it was ignored at start, as
@@ -314,8 +325,9 @@ pub fn on_service_signals() -> Result<Signals> {
     signal::set_flag_on(libc::SIGTERM, &TERMINATED, Handling::Once)?;
     signal::set_flag_on(libc::SIGINT, &TERMINATED, Handling::Once)?;
     signal::set_flag_on(libc::SIGUSR1, &REOPENS, Handling::Always)?;
+    signal::set_flag_on(libc::SIGUSR2, &UPGRADES, Handling::Always)?;
     signal::set_flag_on(libc::SIGHUP, &RELOADS, Handling::Always)?;
-    Ok(Signals { terminated: &TERMINATED, reloads: &RELOADS, reopens: &REOPENS })
+    Ok(Signals { terminated: &TERMINATED, reloads: &RELOADS, reopens: &REOPENS, upgrades: &UPGRADES })
 }
 
 /// Signals that a shell or nohup(1) may leave ignored in the programs that it starts.

@@ -1,35 +1,44 @@
 //! Interface to the service manager: inherited listening sockets (sd_listen_fds(3)), state
 //! notifications (sd_notify(3)), and the user to run as.
 //!
-//! `strait proxy` calls it once, before it starts threads.
+//! `strait proxy` calls it before it starts threads; it passes its sockets to its successor.
 
-use std::ffi::OsStr;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::time::Duration;
 
-use rustix::net::{SocketType, sockopt};
-use strait_sys::inherited;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt};
+use rustix::time::Timespec;
 pub use strait_sys::user::{become_user, check_user};
+use strait_sys::{inherited, spawn};
 
 use crate::{Error, Kind, Result};
 
-/// Takes the TCP sockets that the environment variables `LISTEN_PID` and `LISTEN_FDS` announce.
-/// Empty if they are meant for another process.
+/// Takes the descriptors that the environment variables `LISTEN_PID`, `LISTEN_FDS` and
+/// `LISTEN_FDNAMES` announce, with their names. Empty if they are meant for another process.
 ///
 /// # Errors
-/// If a descriptor is not a listening TCP socket.
+/// If one of them is not open.
 ///
 /// # Panics
-/// If it is called twice: the first call took ownership of the sockets.
-pub fn inherited_sockets() -> Result<Vec<TcpListener>> {
-    inherited::descriptors()?.into_iter().map(listener).collect()
+/// If it is called twice: the first call took ownership of the descriptors.
+pub fn inherited_descriptors() -> Result<Vec<(String, OwnedFd)>> {
+    inherited::descriptors()
 }
 
-fn listener(socket: OwnedFd) -> Result<TcpListener> {
+/// Returns an inherited descriptor as a socket that accepts connections.
+///
+/// # Errors
+/// It is not a listening TCP socket.
+pub fn listener(socket: OwnedFd) -> Result<TcpListener> {
     let is_listening = sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
         && sockopt::socket_acceptconn(&socket) == Ok(true);
     if !is_listening {
@@ -37,6 +46,21 @@ fn listener(socket: OwnedFd) -> Result<TcpListener> {
         return Err(Error::new(Kind::Usage, "take over", subject, "not a listening TCP socket"));
     }
     Ok(socket.into())
+}
+
+/// Starts a program with descriptors of this process, as a service manager does
+/// (sd_listen_fds(3)): the counterpart of [`inherited_descriptors`]. Returns its process id; the
+/// caller waits for its end. The signals that `on_service_signals` of [`crate::process`] handles,
+/// except those that end a program, are ignored until the program handles them.
+///
+/// # Errors
+/// There are too many descriptors, or a system call fails; execve(2) for one.
+pub fn start_with_descriptors(
+    program: &Path,
+    arguments: &[OsString],
+    descriptors: &[(String, OwnedFd)],
+) -> Result<u32> {
+    spawn::with_descriptors(program, arguments, descriptors, &crate::process::REQUESTS)
 }
 
 /// Reports the state of this process to the service manager (sd_notify(3)): lines like `READY=1`.
@@ -52,6 +76,32 @@ pub fn notify(state: &str) -> Result<()> {
     };
     let sent: io::Result<usize> = send();
     sent.map(drop).map_err(|error| Error::from_io("notify", name.to_string_lossy(), &error))
+}
+
+/// Waits until the service manager has read all notifications so far (sd_notify_barrier(3)), for at
+/// most `limit`. It may not attribute them to the service once this process has ended.
+///
+/// # Errors
+/// As of [`notify`].
+pub fn await_notifications(limit: Duration) -> Result<()> {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(()) };
+    let failed = |error: io::Error| Error::from_io("notify", name.to_string_lossy(), &error);
+    let begin = || {
+        let (reader, writer) = io::pipe()?;
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address_of(&name)?)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [writer.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(&socket, &[IoSlice::new(b"BARRIER=1")], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(reader)
+    };
+    let reader = begin().map_err(failed)?;
+    // The manager closes the writer when it has read everything before.
+    let limit = Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos().into() };
+    let polled = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&limit));
+    polled.map(drop).map_err(|errno| failed(errno.into()))
 }
 
 /// Parses a path, or with `@` an abstract name, which is in no file system (unix(7)).

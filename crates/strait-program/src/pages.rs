@@ -50,8 +50,8 @@ pub fn man(directory: &Path, command: Command) -> Result<(), Error> {
         .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", directory.display())))
 }
 
-/// Moves the end of the help to sections of man-pages(7): exit codes, or examples with their line
-/// breaks.
+/// Moves the end of the help to sections of man-pages(7): exit codes, or examples and signals with
+/// their line breaks.
 fn with_examples(page: &str) -> String {
     let Some((before, extra)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
     if let Some(codes) = extra.strip_prefix("Exit codes: ") {
@@ -59,6 +59,7 @@ fn with_examples(page: &str) -> String {
     }
     let extra = extra.strip_prefix("Examples:\n").unwrap_or(extra);
     let (examples, rest) = extra.find(".SH ").map_or((extra, ""), |at| extra.split_at(at));
+    let examples = examples.replacen("Signals:\n", ".fi\n.SH SIGNALS\n.nf\n", 1);
     format!("{before}.SH EXAMPLES\n.nf\n{examples}.fi\n{rest}")
 }
 

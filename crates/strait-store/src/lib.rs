@@ -38,6 +38,7 @@ mod error;
 mod eviction;
 mod file;
 pub mod format;
+mod identity;
 mod index;
 mod journal;
 mod lane;

@@ -386,14 +386,18 @@ impl Store {
     /// Closes the store without a further write, because its disk has failed. All records end, and
     /// stay on disk. Blocks until the calls under way have returned.
     pub(crate) fn abandon(&self) {
-        let forget_all = || self.records().iter().for_each(|record| self.shared.forget(record));
         self.shared.lifecycle.abandon();
         // First those that the failed disk would be read for; at last those of the calls that had a
         // lane then.
-        forget_all();
+        self.forget_all();
         self.close();
         self.shared.lanes.iter().for_each(|lane| drop(lock(lane)));
-        forget_all();
+        self.forget_all();
+    }
+
+    /// Removes all records from the index, and leaves them on disk.
+    pub(crate) fn forget_all(&self) {
+        self.records().iter().for_each(|record| self.shared.forget(record));
     }
 
     /// Closes the store in order: refuses writes from now on, syncs, and writes the whole

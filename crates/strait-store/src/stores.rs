@@ -10,7 +10,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::task::Poll;
@@ -28,6 +27,7 @@ use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
+use crate::identity::{Identity, identity};
 use crate::lane::NewObject;
 use crate::open::files_allowed;
 use crate::read::Loaded;
@@ -48,6 +48,8 @@ pub enum Change<'a> {
     Lost(&'a Path, &'a Error),
     /// It is used again, empty.
     Back(&'a Path),
+    /// It is used again, with its objects.
+    Reopened(&'a Path),
 }
 
 /// Callback for a change.
@@ -71,18 +73,10 @@ struct Member {
     store: RwLock<Option<Arc<Store>>>,
     /// Counts of its earlier stores.
     ended: Mutex<Stats>,
+    /// Directory of a closed store whose objects can be used again: no removal was missed since.
+    kept: Mutex<Option<Identity>>,
     is_closed: Mutex<bool>,
     closed: Condvar,
-}
-
-/// Identity of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    owner: u32,
-    /// True if its path is a symbolic link.
-    is_link: bool,
 }
 
 impl Stores {
@@ -122,16 +116,57 @@ impl Stores {
             return Err(error);
         }
         let stores = Self { members, watches: Mutex::default() };
-        for member in &stores.members {
-            let (own, all, on_change) = (member.clone(), stores.members.clone(), on_change.clone());
+        stores.watch(on_change)?;
+        Ok(Arc::new(stores))
+    }
+
+    /// Starts the watch of each directory.
+    fn watch(&self, on_change: &OnChange) -> Result<()> {
+        for member in &self.members {
+            let (own, all, on_change) = (member.clone(), self.members.clone(), on_change.clone());
             // Before the thread runs, which may be late.
             let opened = member.store().and_then(|_| identity(&member.config.dir).ok());
+            let opened = opened.or(*lock(&member.kept));
             let watch = thread::Builder::new().name("strait-disk".into());
             let watch = watch.spawn(move || own.watch(&all, opened, &on_change));
             let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
-            lock(&stores.watches).push(watch);
+            lock(&self.watches).push(watch);
         }
-        Ok(Arc::new(stores))
+        Ok(())
+    }
+
+    /// Opens the directories again after [`Self::close`], with their objects. Records from before
+    /// are dead afterwards. Directories that cannot be opened count as lost, and are tried again;
+    /// their objects are kept until a removal is missed.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn reopen(&self, on_change: &OnChange) -> Result<()> {
+        self.forget();
+        for member in &self.members {
+            if let Some(ended) = member.set(None) {
+                member.add_ended(&ended);
+            }
+            let dir = &*member.config.dir;
+            if let Err(error) = member.take_back(&self.members) {
+                on_change(&Change::Lost(dir, &error));
+            }
+            *lock(&member.is_closed) = false;
+        }
+        self.watch(on_change)
+    }
+
+    /// Notes a removal by anything but a key. To be called before it.
+    pub fn note_removal(&self) {
+        for member in self.members.iter().filter(|member| member.store().is_none()) {
+            *lock(&member.kept) = None;
+        }
+    }
+
+    /// Removes all records from the index, and leaves them on disk for the next session or for
+    /// another process. For closed stores, which another process may have opened.
+    pub fn forget(&self) {
+        self.all().for_each(|store| store.forget_all());
     }
 
     /// Uses one store, without a watch.
@@ -195,6 +230,7 @@ impl Stores {
 
     /// As [`Store::end_unloaded`], of all stores.
     pub fn end_unloaded(&self, hash: u64) {
+        self.note_removal();
         self.all().for_each(|store| store.end_unloaded(hash));
     }
 
@@ -327,6 +363,8 @@ impl Stores {
     pub fn close(&self) {
         for member in &self.members {
             member.end_watch();
+            let is_open = member.store().is_some();
+            *lock(&member.kept) = is_open.then(|| identity(&member.config.dir).ok()).flatten();
         }
         for watch in lock(&self.watches).drain(..) {
             // The thread does not panic; if it did, it has ended as well.
@@ -351,7 +389,8 @@ impl Member {
     fn new(disk: Disk, config: Config) -> Self {
         let hash = hash_of(config.dir.as_os_str().as_encoded_bytes());
         let (store, ended) = (RwLock::default(), Mutex::default());
-        Self { config, disk, hash, store, ended, is_closed: Mutex::default(), closed: Condvar::new() }
+        let (kept, is_closed) = (Mutex::default(), Mutex::default());
+        Self { config, disk, hash, store, ended, kept, is_closed, closed: Condvar::new() }
     }
 
     fn store(&self) -> Option<Arc<Store>> {
@@ -375,6 +414,13 @@ impl Member {
         let store = Store::open_on(self.disk.clone(), config)?;
         self.set(Some(store));
         Ok(())
+    }
+
+    /// Opens the store of a directory that was closed, with its objects, if it is still the same.
+    fn take_back(&self, all: &[Arc<Self>]) -> Result<()> {
+        let kept = *lock(&self.kept);
+        self.check(kept, false)?;
+        self.open(kept.is_none() || self.is_noted_in(all))
     }
 
     fn stats(&self) -> Stats {
@@ -437,7 +483,10 @@ impl Member {
         let mut failed = 0;
         while self.wait() {
             let Some(store) = self.store() else {
-                if self.come_back(identity).is_ok() {
+                let is_kept = lock(&self.kept).is_some();
+                if is_kept && self.take_back(all).is_ok() {
+                    on_change(&Change::Reopened(dir));
+                } else if !is_kept && self.come_back(identity).is_ok() {
                     self.forget_lost(all);
                     identity = self::identity(dir).ok();
                     on_change(&Change::Back(dir));
@@ -495,6 +544,11 @@ impl Member {
             // A restart must not find the objects either. The disk may refuse it.
             let _ = self.disk.unlink(&self.config.dir.join(CHECKPOINT));
         }
+        self.add_ended(store);
+    }
+
+    /// Keeps the counts of a store that is not used any more.
+    fn add_ended(&self, store: &Store) {
         let stats = store.stats();
         let mut ended = lock(&self.ended);
         *ended = ended.and(Stats {
@@ -525,12 +579,6 @@ impl Member {
         }
         self.open(true)
     }
-}
-
-fn identity(dir: &Path) -> io::Result<Identity> {
-    let found = std::fs::metadata(dir)?;
-    let is_link = std::fs::symlink_metadata(dir)?.is_symlink();
-    Ok(Identity { device: found.dev(), inode: found.ino(), owner: found.uid(), is_link })
 }
 
 /// Returns true if a call failed for lack of descriptors or memory, not because of the disk.

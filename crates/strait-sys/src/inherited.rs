@@ -12,25 +12,30 @@ use crate::error::{Error, Result, check};
 use crate::syscall::close_range;
 
 /// First descriptor (`SD_LISTEN_FDS_START`).
-const FIRST: i32 = 3;
+pub(crate) const FIRST: i32 = 3;
 /// Maximum number of descriptors.
-const DESCRIPTORS_MAX: i32 = 256;
+pub(crate) const DESCRIPTORS_MAX: i32 = 4096;
+/// Name of a descriptor without one (sd_listen_fds_with_names(3)).
+const UNNAMED: &str = "unknown";
 
-/// Takes the descriptors that the environment variables `LISTEN_PID` and `LISTEN_FDS` announce, and
-/// closes them on execve(2). Empty if they are meant for another process.
+/// Takes the descriptors that the environment variables `LISTEN_PID`, `LISTEN_FDS` and
+/// `LISTEN_FDNAMES` announce, with their names, and closes them on execve(2). Empty if they are
+/// meant for another process.
 ///
 /// # Errors
 /// EBADF if one of them is not open.
 ///
 /// # Panics
 /// If it is called twice: the first call took ownership of the descriptors.
-pub fn descriptors() -> Result<Vec<OwnedFd>> {
+pub fn descriptors() -> Result<Vec<(String, OwnedFd)>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
     let is_for_this = number("LISTEN_PID") == Some(std::process::id() as i32);
     let count = number("LISTEN_FDS").filter(|_| is_for_this).unwrap_or(0).clamp(0, DESCRIPTORS_MAX);
     assert!(!TAKEN.swap(true, Ordering::SeqCst), "the inherited sockets were taken before");
-    (FIRST..FIRST + count).map(take).collect()
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names = names.split(':').filter(|name| !name.is_empty()).chain(std::iter::repeat(UNNAMED));
+    (FIRST..FIRST + count).zip(names).map(|(number, name)| Ok((name.to_owned(), take(number)?))).collect()
 }
 
 fn take(number: i32) -> Result<OwnedFd> {

@@ -23,6 +23,7 @@ pub mod perf;
 pub mod pf_zerocopy;
 pub mod signal;
 pub mod socket;
+pub mod spawn;
 pub mod stdio;
 pub mod syscall;
 pub mod tcp;

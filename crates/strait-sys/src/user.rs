@@ -64,13 +64,16 @@ fn look_up(name: &CStr, strings: &mut [u8]) -> Result<Option<(libc::uid_t, libc:
 }
 
 /// Becomes another user permanently, with that user's groups: setgroups(2), setgid(2), setuid(2),
-/// of all threads.
+/// of all threads. A process without privileges that runs as this user already keeps its groups.
 ///
 /// # Errors
 /// If there is no such user, the user database cannot be read, or this process may not become the
 /// user.
 pub fn become_user(name: &str) -> Result<()> {
     let User { name: c_name, uid, gid } = find_user(name)?;
+    if uid != 0 && runs_as(uid, gid) {
+        return Ok(());
+    }
     // SAFETY: the name ends with NUL.
     check(unsafe { libc::initgroups(c_name.as_ptr(), gid) }, "become user", name)?;
     // SAFETY: both take numbers.
@@ -78,6 +81,18 @@ pub fn become_user(name: &str) -> Result<()> {
     // SAFETY: as above.
     check(unsafe { libc::setuid(uid) }, "become user", name)?;
     Ok(())
+}
+
+/// Returns true if all ids of this process are these: it cannot become another user then.
+fn runs_as(uid: libc::uid_t, gid: libc::gid_t) -> bool {
+    let (mut uids, mut gids) = ([0; 3], [0; 3]);
+    let [real, effective, saved] = &mut uids;
+    // SAFETY: getresuid(2) writes to three numbers, which are borrowed for the call.
+    let has_uids = unsafe { libc::getresuid(real, effective, saved) } == 0;
+    let [real, effective, saved] = &mut gids;
+    // SAFETY: as above.
+    let has_gids = unsafe { libc::getresgid(real, effective, saved) } == 0;
+    has_uids && has_gids && uids == [uid; 3] && gids == [gid; 3]
 }
 
 #[cfg(test)]

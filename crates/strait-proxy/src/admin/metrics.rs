@@ -28,6 +28,12 @@ pub(super) fn text(
     proxy(&mut out, &sum);
     out.family("strait_proxy_fills", "gauge", "Fills that are under way.");
     out.sample("", &[], shared.fills.count());
+    out.family(
+        "strait_proxy_failed_upgrades_total",
+        "counter",
+        "Upgrades that failed: this process goes on.",
+    );
+    out.sample("", &[], shared.failed_upgrades.load(Ordering::Relaxed));
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
         names::metrics(&mut out, names);

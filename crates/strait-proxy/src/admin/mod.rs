@@ -12,7 +12,6 @@ mod servers;
 mod site;
 
 use std::net::{SocketAddr, TcpListener};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,13 +34,15 @@ const CONNECTIONS_MAX: usize = 64;
 
 /// Opens the listening socket.
 pub(crate) fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-    let opened = || {
-        let socket = TcpListener::bind(address)?;
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
-        Ok((socket, address))
-    };
-    opened().map_err(|error: std::io::Error| Error::os("listen on", &address, error))
+    let socket = TcpListener::bind(address).map_err(|error| Error::os("listen on", &address, error))?;
+    of_socket(socket)
+}
+
+/// Returns a listening socket that was opened before, and its address.
+pub(crate) fn of_socket(socket: TcpListener) -> Result<(TcpListener, SocketAddr)> {
+    let address = socket.set_nonblocking(true).and_then(|()| socket.local_addr());
+    let address = address.map_err(|error| Error::os("use", &"the socket of the admin page", error))?;
+    Ok((socket, address))
 }
 
 /// Serves the admin page until the proxy ends.
@@ -50,33 +51,37 @@ pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async {
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         tokio::select! {
-            () = accept(site, socket) => {}
+            () = accept(site, socket, &room) => {}
             () = site.ended() => {}
+        }
+        if site.settings().closing.is_handed_over() {
+            // Requests under way get their responses.
+            let all = room.acquire_many(CONNECTIONS_MAX as u32);
+            let _ = tokio::time::timeout(PATIENCE, all).await;
         }
     });
     // A verification of all records may be under way, which takes long.
     runtime.shutdown_background();
 }
 
-async fn accept(site: &Arc<Site>, socket: TcpListener) {
+async fn accept(site: &Arc<Site>, socket: TcpListener, room: &Arc<Semaphore>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
-    let room = Rc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // The semaphore is never closed.
-        let Ok(()) = room.acquire().await.map(tokio::sync::SemaphorePermit::forget) else { return };
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
         let Ok((tcp, peer)) = listener.accept().await else {
-            room.add_permits(1);
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (site, room) = (site.clone(), room.clone());
+        let site = site.clone();
         tokio::task::spawn_local(async move {
             if site.settings().admin.allows(peer.ip()) {
                 // Errors end the connection; there is no peer left to inform.
                 let _ = converse(&site, Socket::new(tcp, PATIENCE), peer).await;
             }
-            room.add_permits(1);
+            drop(permit);
         });
     }
 }

@@ -290,6 +290,7 @@ fn expire_record(store: &Stores, record: &Arc<Record>, key: &str, now: u64) -> b
 /// Removes all records of the keys that match; returns their number. Blocks until the store is
 /// loaded.
 pub(crate) fn remove_matching(store: &Stores, is_match: impl Fn(&str) -> bool) -> usize {
+    store.note_removal();
     await_loaded(store);
     let is_match = |key: &[u8]| std::str::from_utf8(key).is_ok_and(&is_match);
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -34,11 +35,15 @@ pub(crate) enum PartStep {
 
 /// The fills of all workers, by the hash of their key.
 #[derive(Debug, Default)]
-pub(crate) struct Fills(Mutex<ByHash>);
+pub(crate) struct Fills {
+    by_hash: Mutex<ByHash>,
+    /// True once each request gets a fill of its own.
+    is_unshared: AtomicBool,
+}
 
 impl Fills {
     fn map(&self) -> MutexGuard<'_, ByHash> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_hash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a fill of a key. If fills that may answer are under way, returns these as the error,
@@ -52,7 +57,7 @@ impl Fills {
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
         let others: UnderWay = fills.iter().filter(|fill| fill.may_answer(key, variant)).cloned().collect();
-        if !others.is_empty() {
+        if !others.is_empty() && !self.is_unshared.load(Ordering::Relaxed) {
             return Err(others);
         }
         let fill = Arc::new(Fill::new(key.clone(), variant));
@@ -158,6 +163,12 @@ impl Fills {
         for fill in all.iter().filter(|fill| is_match(fill)) {
             self.keep_out(hash_of(fill.key().as_bytes()), fill);
         }
+    }
+
+    /// Invalidates all fills, and lets no request follow a fill of another from now on.
+    pub(crate) fn stop_sharing(&self) {
+        self.is_unshared.store(true, Ordering::Relaxed);
+        self.invalidate_some(|_| true);
     }
 
     /// Removes a fill, so that no other request follows it.

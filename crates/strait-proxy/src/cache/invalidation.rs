@@ -31,6 +31,9 @@
 //! with their mark after step 4, under a new generation. In step 5 each record is replaced by one
 //! with the mark, which is on disk as soon as the removal would be.
 //!
+//! In an upgrade, the process that takes over the store learns of each removal at its end: see
+//! [`crate::cache::removals`].
+//!
 //! The fills come before the store, so that no record is published after step 5, and the
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
 //! step 3.
@@ -46,6 +49,7 @@ use crate::cache::generation::Generations;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Object, Rivals};
 use crate::cache::pattern::Pattern;
+use crate::cache::removals::ALL;
 use crate::cache::tag::Tag;
 use crate::cache::worker::{Local, Shared};
 
@@ -128,10 +132,27 @@ impl Shared {
         keys.end(&self.generations);
         let in_memory = keys.remove_from_memory(&self.memory, |_| true);
         keys.end(&self.generations);
-        let Some(store) = &self.store else { return Removed { in_memory, stored: 0 } };
-        let stored = keys.remove_from(store);
-        keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        let stored = self.store.as_ref().map_or(0, |store| keys.remove_from(store));
+        if self.store.is_some() {
+            keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        }
+        self.heir.send(|| match keys {
+            Keys::One(_, key) => text(b'k', key),
+            Keys::Matching(pattern) => text(b'm', pattern.as_str()),
+        });
         Removed { in_memory, stored }
+    }
+
+    /// Empties the cache of this process for the rest of its life, because another process has
+    /// taken over the store, and does not report its removals. The files stay.
+    pub(crate) fn retire(&self) {
+        self.fills.stop_sharing();
+        self.generations.end_all();
+        self.memory.limit(0);
+        self.memory.remove_matching(|_| true);
+        if let Some(store) = &self.store {
+            store.forget();
+        }
     }
 
     /// Purges all objects of a key.
@@ -156,9 +177,11 @@ impl Shared {
             let object = (Arc::new(object), Rivals::new());
             self.memory.insert(hash, object, &[], || generation.holds(key));
         }
-        let Some(store) = &self.store else { return Removed { in_memory, stored: 0 } };
-        let stored = disk::expire(store, hash, key, now);
-        keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        let stored = self.store.as_ref().map_or(0, |store| disk::expire(store, hash, key, now));
+        if self.store.is_some() {
+            keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        }
+        self.heir.send(|| text(b'e', key));
         Removed { in_memory, stored }
     }
 
@@ -168,12 +191,47 @@ impl Shared {
         let has_tag = |object: &Object| has_any(&object.fields());
         self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
         self.generations.end_all();
+        self.store.iter().for_each(|store| store.note_removal());
         let mut keys = self.memory.keys(has_tag);
         keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();
         keys.dedup();
-        keys.iter().map(|key| self.purge(key, effect)).sum()
+        let removed = keys.iter().map(|key| self.purge(key, effect)).sum();
+        self.heir.send(|| {
+            let letter = if effect == Effect::Expire { b'u' } else { b't' };
+            text(letter, &tags.iter().map(Tag::as_str).collect::<Vec<_>>().join(" "))
+        });
+        removed
     }
+
+    /// Carries out a removal of the process that this one replaces, from its text. An unknown text
+    /// removes everything: it comes from another version.
+    pub(crate) fn carry_out(&self, text: &[u8]) {
+        if self.carry_out_known(text).is_none() && text != ALL {
+            self.carry_out(ALL);
+        }
+    }
+
+    fn carry_out_known(&self, text: &[u8]) -> Option<()> {
+        let (letter, rest) = text.split_first()?;
+        let rest = std::str::from_utf8(rest).ok()?;
+        let tags = || rest.split(' ').map(|tag| Tag::new(tag).ok()).collect::<Option<Vec<_>>>();
+        match letter {
+            b'k' => drop(self.purge(rest, Effect::Remove)),
+            b'e' => drop(self.purge(rest, Effect::Expire)),
+            b't' => drop(self.purge_tags(&tags()?, Effect::Remove)),
+            b'u' => drop(self.purge_tags(&tags()?, Effect::Expire)),
+            b'm' => drop(self.invalidate(Keys::Matching(&Pattern::new(rest).ok()?))),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// Returns the text of a removal for another process: a letter, and the key, the pattern or the
+/// tags.
+fn text(letter: u8, subject: &str) -> Vec<u8> {
+    [&[letter], subject.as_bytes()].concat()
 }
 
 impl Local {
@@ -215,6 +273,8 @@ mod tests {
             descriptors: descriptors(),
             counters: [Counters::default()].into(),
             log_lost: <_>::default(),
+            heir: <_>::default(),
+            failed_upgrades: <_>::default(),
         })
     }
 
@@ -274,6 +334,28 @@ mod tests {
                 assert_eq!(shared.purge(KEY, Effect::Remove).stored, 1);
             }
         });
+        store.close();
+    }
+
+    #[test]
+    fn removals_of_another_process_are_carried_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let settings = Settings::new(&Config::from_toml("").unwrap()).unwrap();
+        let (shared, hash) = (shared(&store, &settings), hash_of(KEY.as_bytes()));
+        let is_left = |text: &str| {
+            put(&store);
+            shared.carry_out(text.as_bytes());
+            let left = !store.find(hash).is_empty();
+            shared.invalidate(Keys::of_uri(KEY));
+            left
+        };
+        for text in ["khttp://a/", "mhttp://a/*", "m*", "", "xhttp://a/", "t\u{e9}", "m"] {
+            assert!(!is_left(text), "{text:?}");
+        }
+        for text in ["khttp://b/", "ehttp://a/", "mhttp://b/*", "tx y", "ux"] {
+            assert!(is_left(text), "{text:?}");
+        }
         store.close();
     }
 

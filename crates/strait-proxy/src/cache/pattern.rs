@@ -26,6 +26,11 @@ impl Pattern {
         }
     }
 
+    /// Returns its text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the cache key of one URI, after which a `#` and the name of a pool can follow.
     ///
     /// # Errors

@@ -32,6 +32,11 @@ impl Tag {
         Ok(Self(text.to_owned()))
     }
 
+    /// Returns its text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Returns the tags of a request to purge; none if it has none of the fields.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
+use crate::cache::removals::Heir;
 use crate::cache::scans::Scans;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
@@ -74,6 +75,10 @@ pub(crate) struct Shared {
     pub(crate) counters: Box<[Counters]>,
     /// Lines of the access log that could not be written.
     pub(crate) log_lost: Arc<AtomicU64>,
+    /// Process that takes over the store.
+    pub(crate) heir: Heir,
+    /// Number of upgrades that failed.
+    pub(crate) failed_upgrades: AtomicU64,
 }
 
 impl Shared {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use strait_http::forwarded::Policy;
@@ -100,8 +100,43 @@ pub(crate) struct Settings {
     pub(crate) admin: Admin,
     /// Lookups of names.
     pub(crate) dns: Arc<Dns>,
-    /// True once the proxy shuts down: connections end with their current response.
-    pub(crate) closing: Arc<AtomicBool>,
+    /// Once the proxy shuts down, connections end with their current response.
+    pub(crate) closing: Arc<Closing>,
+}
+
+/// End of the proxy, as its connections see it.
+#[derive(Debug, Default)]
+pub(crate) struct Closing(AtomicU8);
+
+impl Closing {
+    const STOPS: u8 = 1;
+    const HANDED_OVER: u8 = 2;
+
+    /// Begins a shutdown, which ends idle connections. Without effect after [`Self::hand_over`].
+    pub(crate) fn stop(&self) {
+        self.0.fetch_max(Self::STOPS, Ordering::Relaxed);
+    }
+
+    /// Begins a shutdown in which another process accepts connections. Idle connections of HTTP/1.1
+    /// end after their next response: a client may be sending a request on one now, and would get
+    /// none.
+    pub(crate) fn hand_over(&self) {
+        self.0.store(Self::HANDED_OVER, Ordering::Relaxed);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns true if another process accepts connections.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::HANDED_OVER
+    }
+
+    /// Returns true if connections without a request end soon.
+    pub(crate) fn ends_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::STOPS
+    }
 }
 
 /// Time limits of each phase.
@@ -280,7 +315,7 @@ fn memory(config: &Config) -> usize {
 impl Settings {
     /// Returns true once the proxy shuts down.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
+        self.closing.has_begun()
     }
 
     /// Returns the limits of the servers with a maximum of connections.

@@ -152,6 +152,20 @@ impl Socket {
         stream.hand_over()
     }
 
+    /// Waits for the first byte and leaves it unread. Returns true if a request of HTTP can begin
+    /// with it; TLS begins with another one (RFC 8446, section 5.1).
+    ///
+    /// # Errors
+    /// `TimedOut` after `limit`, and the error of the connection.
+    pub(crate) async fn begins_http(&mut self, limit: Duration) -> io::Result<bool> {
+        let Self { stream, deadline, .. } = self;
+        let Some(tcp) = stream.tcp() else { return Ok(false) };
+        let mut first = [0];
+        let peeked = deadline.within(limit, tcp.peek(&mut first)).await;
+        let read = peeked.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))?;
+        Ok(read == 1 && first[0].is_ascii_uppercase())
+    }
+
     /// Returns the connection, for another protocol.
     pub(crate) fn into_connection(self) -> Option<Stream> {
         match self.stream {

@@ -5,6 +5,7 @@
 
 mod cache;
 mod proxy;
+mod upgrade;
 
 use std::process::ExitCode;
 

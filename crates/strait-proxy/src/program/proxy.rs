@@ -10,12 +10,16 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rustix::process::Signal;
+use strait_os::process::Signals;
 use strait_os::{process, service};
 use strait_program::files::{HELP_TO_LISTEN, allow_files};
 use strait_program::output::{account_text, print_account, print_stderr, print_text, warn};
 use strait_program::parse::{address, bytes, listen};
 use strait_program::{Error, Kind, Streams, name};
-use strait_proxy::{Bound, Clock, Config, FillMethod, Proxy};
+use strait_proxy::{Bound, Clock, Config, FillMethod, Inherited, Proxy};
+
+use crate::upgrade::{Predecessor, Program, Progress, Upgrade};
 
 /// Returns the examples of the help, with the name by which the program was called.
 pub(crate) fn examples() -> String {
@@ -24,7 +28,13 @@ pub(crate) fn examples() -> String {
         "Examples:
   {name} --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
   {name} --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
-  http_proxy=http://127.0.0.1:3128 curl -I http://example.com/"
+  http_proxy=http://127.0.0.1:3128 curl -I http://example.com/
+
+Signals:
+  TERM, INT  end after the responses in progress
+  HUP        read the configuration again
+  USR1       open the access log again
+  USR2       let a new process of this program take over, without a refused connection"
     )
 }
 
@@ -111,6 +121,8 @@ const SIGNAL_POLL: Duration = Duration::from_millis(50);
 const DAMAGE_EVERY: Duration = Duration::from_mins(1);
 /// Interval between two looks for new notes.
 const NOTES_EVERY: Duration = Duration::from_secs(10);
+/// Longest wait for the service manager to learn of the new process.
+const NOTIFIED_MAX: Duration = Duration::from_secs(5);
 /// Open files for each connection: the client's, the origin's, and two for the store and pipes.
 const FILES_EACH: u64 = 4;
 /// Open files for listeners and idle connections to origins.
@@ -138,28 +150,126 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     check_system(args, &config)?;
     check_room(args, &config);
     Streams::output(logs_to_stdout(&config)).check()?;
-    let mut proxy = start(args, &config)?;
-    let mut damage = DamageReport::default();
-    let mut notes = NoteReport::new(&proxy);
-    while !signals.terminated.load(Ordering::Relaxed) {
-        damage.print(&proxy);
-        notes.print(&proxy);
-        if signals.reloads.swap(false, Ordering::Relaxed) {
-            reload(args, &mut proxy);
-            notes = NoteReport::new(&proxy);
-        }
-        if signals.reopens.swap(false, Ordering::Relaxed) {
-            reopen_log(&proxy);
-        }
-        std::thread::sleep(SIGNAL_POLL);
-    }
-    notify("STOPPING=1");
-    let account = proxy.stop();
+    let program = Program::of_this_process();
+    let proxy = start(args, &config, signals)?;
+    let account = serve(args, proxy, signals, &program);
     if logs_to_stdout(&config) {
         print_stderr(format_args!("{}\n", account_text(&account, args.json)?));
         return Ok(());
     }
     print_account(&account, args.json)
+}
+
+/// Serves until a signal ends the proxy, or until another process has taken over; returns the
+/// numbers since the start.
+fn serve(
+    args: &Args,
+    mut proxy: Proxy,
+    signals: Signals,
+    program: &io::Result<Program>,
+) -> strait_proxy::Report {
+    let mut damage = DamageReport::default();
+    let mut notes = NoteReport::new(&proxy);
+    let mut upgrade: Option<Upgrade> = None;
+    let mut has_reopened = false;
+    while !signals.terminated.load(Ordering::Relaxed) {
+        damage.print(&proxy);
+        notes.print(&proxy);
+        if signals.reopens.swap(false, Ordering::Relaxed) {
+            reopen_log(&proxy);
+            // The successor may have opened the old file.
+            has_reopened |= upgrade.is_some();
+        }
+        // A record that is not loaded yet may have been removed: only the loaded index knows that.
+        let is_due = signals.upgrades.load(Ordering::Relaxed) && proxy.wait_loaded(Duration::ZERO);
+        if is_due && signals.upgrades.swap(false, Ordering::Relaxed) {
+            begin_upgrade(&mut upgrade, &proxy, program);
+        }
+        let Some(under_way) = &mut upgrade else {
+            if signals.reloads.swap(false, Ordering::Relaxed) {
+                reload(args, &mut proxy);
+                notes = NoteReport::new(&proxy);
+            }
+            std::thread::sleep(SIGNAL_POLL);
+            continue;
+        };
+        // A reload waits: it is for the process that serves afterwards.
+        match under_way.step(&mut proxy, SIGNAL_POLL) {
+            Progress::UnderWay => {}
+            Progress::Failed(why) => {
+                not_upgraded(&proxy, &why);
+                upgrade = None;
+            }
+            Progress::HandedOver => {
+                if has_reopened {
+                    under_way.pass_on(Signal::USR1);
+                }
+                return drain(proxy, signals, under_way);
+            }
+        }
+    }
+    if let Some(upgrade) = upgrade {
+        upgrade.cancel();
+    }
+    notify("STOPPING=1");
+    proxy.stop()
+}
+
+/// Starts the successor, unless one is under way.
+fn begin_upgrade(upgrade: &mut Option<Upgrade>, proxy: &Proxy, program: &io::Result<Program>) {
+    if upgrade.is_some() {
+        return warn(format_args!("not upgraded again: an upgrade is under way\n"));
+    }
+    let begun = match program {
+        Ok(program) => Upgrade::begin(program, proxy),
+        Err(error) => Err(format!("find this program: {error}")),
+    };
+    match begun {
+        Ok(begun) => {
+            print_stderr(format_args!("upgrade: process {} starts\n", begun.successor()));
+            *upgrade = Some(begun);
+        }
+        Err(why) => not_upgraded(proxy, &why),
+    }
+}
+
+fn not_upgraded(proxy: &Proxy, why: &str) {
+    proxy.note_failed_upgrade();
+    warn(format_args!("not upgraded, this process goes on: {why}\n"));
+}
+
+/// Lets the connections end after the upgrade; returns the numbers since the start.
+fn drain(proxy: Proxy, signals: Signals, upgrade: &Upgrade) -> strait_proxy::Report {
+    let successor = upgrade.successor();
+    print_stderr(format_args!("upgraded: process {successor} serves; this one ends with its connections\n"));
+    // The successor has read the configuration, perhaps before it was changed.
+    if signals.reloads.swap(false, Ordering::Relaxed) {
+        upgrade.pass_on(Signal::HUP);
+    }
+    // It came before anyone could know that this process no longer serves.
+    if signals.terminated.load(Ordering::Relaxed) {
+        upgrade.pass_on(Signal::TERM);
+    }
+    if let Err(error) = service::await_notifications(NOTIFIED_MAX) {
+        warn(format_args!("{error}\n"));
+    }
+    std::thread::scope(|scope| {
+        let account = scope.spawn(|| proxy.stop());
+        let mut has_ended = false;
+        while !account.is_finished() {
+            if !has_ended && let Some(status) = upgrade.status() {
+                has_ended = true;
+                warn(format_args!(
+                    "process {successor} has ended ({status}): start the proxy, unless it was replaced\n"
+                ));
+            }
+            if signals.upgrades.swap(false, Ordering::Relaxed) {
+                warn(format_args!("not upgraded: process {successor} has replaced this one\n"));
+            }
+            std::thread::sleep(SIGNAL_POLL);
+        }
+        account.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Report of damaged records: a line at a time, with their number.
@@ -212,7 +322,7 @@ fn logs_to_stdout(config: &Config) -> bool {
 }
 
 /// Opens sockets and the log, gives up privileges, and starts the workers.
-fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
+fn start(args: &Args, config: &Config, signals: Signals) -> Result<Proxy, Error> {
     let each = FILES_EACH * u64::from(config.limits.connections);
     let allowed = allow_files(FILES_BESIDE + each)?;
     let needed = FILES_BESIDE_MIN + each;
@@ -227,13 +337,28 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     if args.cache_size.is_some() && config.cache.dir.is_none() {
         warn(format_args!("--cache-size has no effect without --cache-dir: see --memory\n"));
     }
-    let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
+    let mut descriptors = service::inherited_descriptors()?;
+    let predecessor = Predecessor::of(&mut descriptors);
+    // A file that an editor is writing may be valid, and another one than the author means.
+    if let Some(error) = unfinished(args).filter(|_| predecessor.is_some()) {
+        return Err(error);
+    }
+    let listener = |(name, socket)| Ok((name, service::listener(socket)?));
+    let sockets = descriptors.into_iter().map(listener).collect::<Result<_, strait_os::Error>>()?;
+    let bound = Bound::new(config, Inherited::new(sockets)).map_err(refused)?;
     become_and_check(args, config)?;
     check_changes(args, config);
     // Root keeps the right to write the cache and the log in directories of other users.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
     let bound = bound.on_note(|line| warn(format_args!("{line}\n")));
+    if let Some(predecessor) = predecessor {
+        let explain = |error| as_user(error, args.user.as_deref());
+        let proxy = predecessor.replace(bound, signals.terminated, explain)?;
+        // The predecessor has notified the service manager.
+        announce(&proxy);
+        return Ok(proxy);
+    }
     let proxy = bound.start(Clock::system()).map_err(|error| as_user(error, args.user.as_deref()))?;
     announce(&proxy);
     notify("READY=1");
@@ -286,7 +411,10 @@ fn reload(args: &Args, proxy: &mut Proxy) {
         }
         Ok(deferred) if deferred.is_empty() => print_stderr(format_args!("reloaded\n")),
         Ok(deferred) => {
-            print_stderr(format_args!("reloaded; these need a restart: {}\n", deferred.join(", ")));
+            print_stderr(format_args!(
+                "reloaded; these need an upgrade (SIGUSR2) or a restart: {}\n",
+                deferred.join(", ")
+            ));
         }
         Err(error) => {
             let line = error.to_string().replace('\n', "; ");
@@ -305,7 +433,7 @@ fn reopen_log(proxy: &Proxy) {
 }
 
 /// Notifies the service manager, if there is one. A failure is reported and ends nothing.
-fn notify(state: &str) {
+pub(crate) fn notify(state: &str) {
     if let Err(error) = service::notify(state) {
         warn(format_args!("{error}\n"));
     }
@@ -326,8 +454,8 @@ fn again(args: &Args) -> Result<Config, Error> {
     unfinished.map_or(Ok(config), Err)
 }
 
-/// Returns the reason why a reload refuses a file without keys, or without an end of its last line,
-/// which is valid at a start: an editor may be writing it.
+/// Returns the reason why a reload or an upgrade refuses a file without keys, or without an end of
+/// its last line, which is valid at a start: an editor may be writing it.
 fn unfinished(args: &Args) -> Option<Error> {
     let path = args.config.as_ref()?;
     let text = std::fs::read_to_string(path).ok()?;

@@ -22,7 +22,7 @@ use crate::io::tunnel;
 use crate::observe::access::{ClientSocket, Outcome};
 use crate::serve::response::{Framing, ResponseOptions, write_own, write_passed, write_switching};
 use crate::serve::route::{malformed, too_long, upgrades};
-use crate::upstream::error::{FetchError, OriginError};
+use crate::upstream::error::{FetchError, NO_SERVER, OriginError};
 use crate::upstream::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin::Origin;
@@ -268,7 +268,11 @@ impl Exchange<'_, '_> {
         let settings = self.worker.settings();
         let mut head = self.worker.heads.take();
         // Details about the origin of a reverse proxy are for its operator alone; the log has them.
-        let shown = if settings.is_reverse() && status == 502 { BAD_GATEWAY } else { why };
+        let shown = match status {
+            502 if settings.is_reverse() => BAD_GATEWAY,
+            503 if why.starts_with(NO_SERVER) => NO_SERVER,
+            _ => why,
+        };
         let head_len = write_own(&mut head, self.worker, (status, shown, field_lines), options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
         self.client.add_overhead(head_len);

@@ -2,11 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc as answers;
 use std::time::Duration;
 
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::io::Errno;
 use slab::Slab;
 use strait_transfer::descriptors;
@@ -35,8 +38,15 @@ pub(crate) enum Control {
     /// Use these settings and this log from the next request on, and accept from these sockets too;
     /// stop accepting on addresses that the settings do not have.
     Adopt(Arc<Settings>, Option<Log>, Vec<Listener>),
+    /// Return duplicates of the listening sockets.
+    Lend(answers::Sender<io::Result<Vec<(Port, OwnedFd)>>>),
+    /// Store the responses that wait for it, and confirm that.
+    Store(answers::Sender<()>),
     /// End after all connections have finished their responses.
     Drain,
+    /// Accept nothing more, because another process accepts from the same sockets. End after all
+    /// connections have ended.
+    HandOver,
 }
 
 /// Runs a worker until [`Control::Drain`] or the end of the channel.
@@ -44,7 +54,6 @@ pub(crate) fn work(
     (shared, client_limits): (Arc<Shared>, Arc<ClientLimits>),
     (settings, log): (Arc<Settings>, Option<Log>),
     lane: usize,
-    listeners: Vec<Listener>,
     controls: mpsc::UnboundedReceiver<Control>,
 ) {
     let runtime =
@@ -58,7 +67,7 @@ pub(crate) fn work(
         tokio::task::spawn_local(acceptor.clone().tidy());
         let deferred = Deferred::of_thread();
         tokio::task::spawn_local(async move { deferred.run().await });
-        acceptor.run(listeners, controls).await;
+        acceptor.run(controls).await;
         Deferred::of_thread().store_all();
         worker.lines.close(&worker.counters().log_dropped);
     });
@@ -78,9 +87,18 @@ pub(crate) struct Acceptor {
 #[derive(Debug)]
 struct Accepting {
     port: Port,
+    socket: Rc<TcpListener>,
     task: JoinHandle<()>,
     /// Ends the task.
-    ends: Rc<Notify>,
+    ends: Rc<End>,
+}
+
+/// End of a task that accepts connections.
+#[derive(Debug, Default)]
+struct End {
+    notify: Notify,
+    /// True if another process accepts the connections that the kernel holds.
+    leaves_queue: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -108,8 +126,9 @@ impl Acceptor {
         }
     }
 
-    async fn run(self: &Rc<Self>, listeners: Vec<Listener>, mut controls: mpsc::UnboundedReceiver<Control>) {
-        let mut accepting: Vec<_> = listeners.into_iter().map(|listener| self.listen(listener)).collect();
+    async fn run(self: &Rc<Self>, mut controls: mpsc::UnboundedReceiver<Control>) {
+        let mut accepting: Vec<Accepting> = Vec::new();
+        let mut hands_over = false;
         // A worker also ends when the proxy is dropped.
         while let Some(control) = controls.recv().await {
             match control {
@@ -117,41 +136,61 @@ impl Acceptor {
                     accepting.retain(|accepting| {
                         let stays = settings.ports.contains(&accepting.port);
                         if !stays {
-                            accepting.ends.notify_one();
+                            accepting.ends.notify.notify_one();
                         }
                         stays
                     });
                     let worker = self.worker().with(settings, log);
                     self.current.set(worker);
-                    accepting.extend(listeners.into_iter().map(|listener| self.listen(listener)));
+                    accepting.extend(listeners.into_iter().filter_map(|listener| self.listen(listener)));
+                }
+                Control::Lend(answer) => {
+                    let duplicate = |it: &Accepting| Ok((it.port, it.socket.as_fd().try_clone_to_owned()?));
+                    // Without a receiver the request was given up.
+                    let _ = answer.send(accepting.iter().map(duplicate).collect());
+                }
+                Control::Store(answer) => {
+                    Deferred::of_thread().store_all();
+                    let _ = answer.send(());
                 }
                 Control::Drain => break,
+                Control::HandOver => {
+                    hands_over = true;
+                    break;
+                }
             }
         }
         let drain = self.worker().settings().timeouts.drain;
-        let _ = tokio::time::timeout(drain, self.drain(accepting)).await;
+        let _ = tokio::time::timeout(drain, self.drain(accepting, hands_over)).await;
     }
 
-    /// Waits until all connections have ended. Idle ones end at once.
-    async fn drain(&self, accepting: Vec<Accepting>) {
-        for (_, connection) in &*self.connections.borrow() {
-            if connection.is_idle.get() {
-                connection.task.abort();
+    /// Waits until all connections have ended. Idle ones end at once, unless another process takes
+    /// over: see [`crate::config::settings::Closing`].
+    async fn drain(&self, accepting: Vec<Accepting>, hands_over: bool) {
+        if hands_over {
+            self.current.close();
+        } else {
+            for (_, connection) in &*self.connections.borrow() {
+                if connection.is_idle.get() {
+                    connection.task.abort();
+                }
             }
         }
         for Accepting { ends, task, .. } in accepting {
-            ends.notify_one();
+            ends.leaves_queue.set(hands_over);
+            ends.notify.notify_one();
             // It does not panic; if it did, it would accept nothing more.
             let _ = task.await;
         }
         self.none().await;
     }
 
-    fn listen(self: &Rc<Self>, listener: Listener) -> Accepting {
+    fn listen(self: &Rc<Self>, listener: Listener) -> Option<Accepting> {
         let Listener { socket, port } = listener;
-        let ends = Rc::new(Notify::new());
-        let task = tokio::task::spawn_local(self.clone().accept(socket, port, ends.clone()));
-        Accepting { port, task, ends }
+        let socket = Rc::new(TcpListener::from_std(socket).ok()?);
+        let ends: Rc<End> = Rc::default();
+        let task = tokio::task::spawn_local(self.clone().accept(socket.clone(), port, ends.clone()));
+        Some(Accepting { port, socket, task, ends })
     }
 
     async fn none(&self) {
@@ -160,11 +199,10 @@ impl Acceptor {
         }
     }
 
-    /// Accepts connections until `ends`; connections that the kernel holds by then are still
-    /// served.
-    async fn accept(self: Rc<Self>, socket: std::net::TcpListener, port: Port, ends: Rc<Notify>) {
-        let Ok(listener) = TcpListener::from_std(socket) else { return };
-        let mut ends = std::pin::pin!(ends.notified());
+    /// Accepts connections until `end`; connections that the kernel holds by then are still served,
+    /// here or by the process that takes over.
+    async fn accept(self: Rc<Self>, listener: Rc<TcpListener>, port: Port, end: Rc<End>) {
+        let mut ends = std::pin::pin!(end.notify.notified());
         let mut is_ending = false;
         loop {
             let worker = self.worker();
@@ -183,6 +221,9 @@ impl Acceptor {
             }
             let accepted = poll_fn(|context| {
                 is_ending = is_ending || ends.as_mut().poll(context).is_ready();
+                if is_ending && end.leaves_queue.get() {
+                    return std::task::Poll::Ready(None);
+                }
                 match listener.poll_accept(context) {
                     std::task::Poll::Pending if is_ending => std::task::Poll::Ready(None),
                     accepted => accepted.map(Some),

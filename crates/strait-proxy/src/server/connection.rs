@@ -149,8 +149,25 @@ impl Client {
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
         let settings = worker.settings();
-        let shaken = self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await;
-        shaken.map_err(|error| worker.counters().handshakes[Failure::of(&error) as usize].add(1)).ok()
+        let count = |failure: Failure| worker.counters().handshakes[failure as usize].add(1);
+        let (limit, begun) = (settings.timeouts.head, Instant::now());
+        match self.socket.begins_http(limit).await {
+            Ok(false) => {}
+            Ok(true) => {
+                count(Failure::NotTls);
+                // A browser or a probe that was given the wrong scheme shows this.
+                let _ = self.refuse(worker, 400, "this port expects TLS: use https").await;
+                let _ = self.socket.close(&mut self.buffer).await;
+                return None;
+            }
+            Err(error) => {
+                count(Failure::of(&error));
+                return None;
+            }
+        }
+        let left = limit.saturating_sub(begun.elapsed());
+        let shaken = self.socket.secure(tls::accept(&settings.tls)?, left).await;
+        shaken.map_err(|error| count(Failure::of(&error))).ok()
     }
 
     /// Reads the client's address from a PROXY header, and counts the connection for that client;
@@ -182,6 +199,8 @@ impl Client {
         loop {
             // Each request sees the settings that are in force when it comes.
             let worker = &current.worker();
+            let closing = &worker.settings().closing;
+            let is_last = closing.is_handed_over();
             let stays = match self.next(worker).await {
                 Next::More => {
                     is_idle.set(self.buffer.is_empty());
@@ -198,11 +217,15 @@ impl Client {
                     self.buffer = buffer;
                     keeps_alive
                 }
-                Next::Malformed(error) => Box::pin(self.refuse(worker, error)).await?,
+                Next::Malformed(error) => {
+                    Box::pin(self.refuse(worker, error.status(), &error.to_string())).await?
+                }
             };
             // What follows a stream's request is data of its tunnel, never another request.
             let is_stream = self.socket.http2_id().is_some();
-            if !stays || is_stream || worker.settings().is_closing() {
+            // If the hand-over began during this response, that may have announced that the
+            // connection stays, and the client may have sent the next request.
+            if !stays || is_stream || is_last || closing.ends_idle() {
                 return self.socket.close(&mut self.buffer).await;
             }
         }
@@ -249,7 +272,7 @@ impl Client {
     async fn read(&mut self, worker: &Worker) -> Result<usize, SocketError> {
         let timeouts = &worker.settings().timeouts;
         let limit = if self.buffer.is_empty() {
-            if worker.settings().is_closing() { DRAIN_READ_TIMEOUT } else { timeouts.idle }
+            if worker.settings().closing.ends_idle() { DRAIN_READ_TIMEOUT } else { timeouts.idle }
         } else {
             let begun = self.begun.get_or_insert_with(Instant::now);
             timeouts.head.saturating_sub(begun.elapsed())
@@ -283,9 +306,9 @@ impl Client {
         worker.account(&begun.end(&self.socket, self.peer, request.as_ref(), is_whole));
     }
 
-    /// Refuses a malformed request and ends the connection: the start of the next request is
-    /// unknown.
-    async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
+    /// Refuses bytes that are no request of this port, and ends the connection: the start of the
+    /// next request is unknown.
+    async fn refuse(&mut self, worker: &Worker, status: u16, why: &str) -> Result<bool, SocketError> {
         let options = ResponseOptions {
             is_head: false,
             version: Version::Http11,
@@ -295,10 +318,9 @@ impl Client {
             set_cookie: None,
         };
         let mut head = worker.heads.take();
-        let (status, why) = (error.status(), error.to_string());
-        let head_len = write_own(&mut head, worker, (status, &why, &[]), options);
+        let head_len = write_own(&mut head, worker, (status, why, &[]), options);
         let begun = Begun::now(&mut self.socket, None);
-        self.socket.record.refused(status, &why, worker.logs_reasons());
+        self.socket.record.refused(status, why, worker.logs_reasons());
         self.socket.add_overhead(head_len);
         let sent = self.socket.write_all(&head, &[]).await;
         worker.heads.give_back(head);

@@ -3,24 +3,40 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use tokio::sync::Notify;
+
 use crate::cache::worker::Worker;
 
 /// Worker as the next request sees it. A request keeps its worker, and so its settings, to its end.
 #[derive(Debug)]
-pub(crate) struct Current(RefCell<Rc<Worker>>);
+pub(crate) struct Current {
+    worker: RefCell<Rc<Worker>>,
+    closing: Notify,
+}
 
 impl Current {
     pub(crate) fn new(worker: Rc<Worker>) -> Self {
-        Self(RefCell::new(worker))
+        Self { worker: RefCell::new(worker), closing: Notify::new() }
     }
 
     /// Returns the worker for the next request.
     pub(crate) fn worker(&self) -> Rc<Worker> {
-        self.0.borrow().clone()
+        self.worker.borrow().clone()
     }
 
     /// Sets the worker for the requests from now on.
     pub(crate) fn set(&self, worker: Rc<Worker>) {
-        *self.0.borrow_mut() = worker;
+        *self.worker.borrow_mut() = worker;
+    }
+
+    /// Wakes the connections that wait in [`Self::closing`].
+    pub(crate) fn close(&self) {
+        self.closing.notify_waiters();
+    }
+
+    /// Waits until the proxy hands over to another process. The caller checks first if it has done
+    /// so.
+    pub(crate) async fn closing(&self) {
+        self.closing.notified().await;
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strait_http2::Abuse;
 use tokio::task::JoinSet;
@@ -24,6 +24,10 @@ use crate::server::current::Current;
 
 /// Time in which a client gets the last frames of its connection.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Time in which a client learns that it is to open no more streams, after which they are refused:
+/// more than a round trip (RFC 9113, section 6.8).
+const ANNOUNCED: Duration = Duration::from_secs(2);
 
 /// HTTP/2 connection of a client.
 pub(crate) struct Http2Connection<'a> {
@@ -58,22 +62,34 @@ impl Http2Connection<'_> {
     /// the client has exceeded, if it did.
     async fn requests(&self, link: &Link, tasks: &mut JoinSet<()>, deadline: &mut Deadline) -> Option<Abuse> {
         let mut is_quiet = false;
+        let mut announced: Option<Instant> = None;
         loop {
             while tasks.try_join_next().is_some() {}
             let worker = self.current.worker();
             let timeouts = &worker.settings().timeouts;
-            if worker.settings().is_closing() {
+            let mut limit = if is_quiet { timeouts.idle } else { timeouts.client };
+            let is_announcing = worker.settings().closing.is_handed_over()
+                && announced.get_or_insert_with(Instant::now).elapsed() < ANNOUNCED;
+            if is_announcing {
+                link.announce_end();
+                limit = limit.min(ANNOUNCED);
+            } else if worker.settings().is_closing() {
                 link.go_away();
                 if is_quiet {
                     return None;
                 }
             }
-            let limit = if is_quiet { timeouts.idle } else { timeouts.client };
             let blocked = link.blocked_at();
             self.is_idle.set(is_quiet);
-            let accepted =
-                deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet))).await;
+            let accept = deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet)));
+            let accepted = tokio::select! {
+                biased;
+                accepted = accept => Some(accepted),
+                // The client must learn it, also while it has no streams.
+                () = self.current.closing() => None,
+            };
             self.is_idle.set(false);
+            let Some(accepted) = accepted else { continue };
             match accepted {
                 Ok(Accepted::Request(stream)) => {
                     is_quiet = false;
@@ -85,6 +101,7 @@ impl Http2Connection<'_> {
                     return_pipe(link, &worker);
                 }
                 Ok(Accepted::End(abuse)) => return abuse,
+                Err(TimedOut) if is_announcing => {}
                 // The client sends nothing, or reads nothing.
                 Err(TimedOut) if is_quiet => return None,
                 Err(TimedOut) if blocked.is_some() && blocked == link.blocked_at() => return None,

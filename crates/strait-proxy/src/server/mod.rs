@@ -10,3 +10,4 @@ pub(crate) mod http2;
 pub(crate) mod listen;
 pub(crate) mod names;
 pub(crate) mod proxy;
+mod upgrade;

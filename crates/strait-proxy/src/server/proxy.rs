@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -15,10 +15,11 @@ use crate::admin::{self, Site};
 use crate::cache::compressor;
 use crate::cache::fills::Fills;
 use crate::cache::memory::MemoryCache;
+use crate::cache::removals::Removals;
 use crate::cache::worker::{Shared, descriptors};
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
-use crate::config::settings::{Port, Settings};
+use crate::config::settings::Settings;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::observe::OnNote;
@@ -28,14 +29,17 @@ use crate::observe::report::Report;
 use crate::server::accept::{Control, work};
 use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
-use crate::server::listen::{Listener, Listeners};
+use crate::server::listen::{Address, Inherited, Listener, Listeners};
+
+/// Interval between two attempts to open a store that another process uses.
+const IN_USE_EVERY: Duration = Duration::from_millis(10);
 
 /// Proxy with open sockets, but without threads and store: the caller can drop privileges now.
 pub struct Bound {
     config: Config,
     settings: Settings,
     listeners: Listeners,
-    is_inherited: bool,
+    is_activated: bool,
     admin: Option<(TcpListener, SocketAddr)>,
     log: Option<(Log, Writer)>,
     log_lost: Arc<AtomicU64>,
@@ -53,20 +57,25 @@ impl Bound {
     ///
     /// # Errors
     /// The configuration is refused, or a system call fails.
-    pub fn new(config: &Config, inherited: Vec<TcpListener>) -> Result<Self> {
+    pub fn new(config: &Config, mut inherited: Inherited) -> Result<Self> {
         let mut settings = Settings::new(config)?;
-        let is_inherited = !inherited.is_empty();
-        let listeners = if is_inherited {
-            Listeners::inherit(&settings, inherited)?
-        } else {
-            Listeners::open(&settings, &[])?
-        };
-        settings.ports = listeners.addresses.iter().map(|(port, _)| *port).collect();
-        let admin = settings.admin.listen.map(admin::listen_on).transpose()?;
+        let is_activated = inherited.is_activated();
+        let admin = settings.admin.listen.map(|address| match inherited.take_admin(address) {
+            Some(socket) => admin::of_socket(socket),
+            None => admin::listen_on(address),
+        });
+        let admin = admin.transpose()?;
+        let listeners = Listeners::inherit(&settings, inherited)?;
+        settings.ports = listeners.addresses.iter().map(|address| address.port).collect();
         let log_lost = Arc::default();
         let log = config.log.access.as_deref().map(|path| Log::open(path, &log_lost)).transpose()?;
         let on_note: OnNote = Arc::new(|_| {});
-        Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log, log_lost, on_note })
+        Ok(Self { config: config.clone(), settings, listeners, is_activated, admin, log, log_lost, on_note })
+    }
+
+    /// Returns true for a reverse proxy.
+    pub fn is_reverse(&self) -> bool {
+        self.settings.is_reverse()
     }
 
     /// Sets the function that gets a line for the operator when a directory of the cache, or the
@@ -81,8 +90,19 @@ impl Bound {
     /// # Errors
     /// The store cannot be opened, or threads cannot be started.
     pub fn start(self, clock: Clock) -> Result<Proxy> {
-        let Self { config, settings, listeners, is_inherited, admin, log, log_lost, on_note } = self;
-        let store = open_stores(&config, &settings, on_note.clone())?;
+        let mut proxy = self.prepare(clock, Duration::ZERO)?;
+        proxy.open()?;
+        Ok(proxy)
+    }
+
+    /// Opens the store and starts the threads, but accepts no connection before [`Proxy::open`].
+    /// Waits for at most `patience` while another process uses the store.
+    ///
+    /// # Errors
+    /// The store cannot be opened, or threads cannot be started.
+    pub fn prepare(self, clock: Clock, patience: Duration) -> Result<Proxy> {
+        let Self { config, settings, listeners, is_activated, admin, log, log_lost, on_note } = self;
+        let store = open_stores(&config, &settings, &on_change(on_note.clone()), patience)?;
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
         let shared = Arc::new(Shared {
             clock,
@@ -97,6 +117,8 @@ impl Bound {
             descriptors: descriptors(),
             counters,
             log_lost,
+            heir: <_>::default(),
+            failed_upgrades: <_>::default(),
         });
         let settings = Arc::new(settings);
         let (controls, receivers): (Vec<_>, Vec<_>) =
@@ -106,8 +128,10 @@ impl Bound {
         let mut proxy = Proxy {
             config,
             addresses: listeners.addresses,
-            is_inherited,
-            admin: admin.as_ref().map(|(_, address)| *address),
+            waiting: listeners.by_worker,
+            is_activated,
+            admin,
+            removals: None,
             threads: Vec::new(),
             logs: writer.map(|writer| writer.start(on_note.clone())).transpose()?.into_iter().collect(),
             log,
@@ -118,7 +142,7 @@ impl Bound {
             settings: Mutex::new(settings),
             site,
         };
-        proxy.start_workers(listeners.by_worker, receivers)?;
+        proxy.start_workers(receivers)?;
         if proxy.settings().is_reverse() {
             let (checked, shared) = (proxy.checked.subscribe(), proxy.shared.clone());
             let run = move || checks::run(checked, &shared.gates, &shared.clock);
@@ -127,10 +151,6 @@ impl Bound {
             let shared = proxy.shared.clone();
             proxy.threads.push(thread("compress".to_owned(), move || compressor::run(&shared))?);
         }
-        if let Some((socket, _)) = admin {
-            let site = proxy.site.clone();
-            proxy.threads.push(thread("admin".to_owned(), move || admin::serve(&site, socket))?);
-        }
         Ok(proxy)
     }
 }
@@ -138,20 +158,25 @@ impl Bound {
 /// Running proxy.
 pub struct Proxy {
     config: Config,
-    addresses: Vec<(Port, SocketAddr)>,
-    is_inherited: bool,
-    admin: Option<SocketAddr>,
+    pub(super) addresses: Vec<Address>,
+    /// Sockets of each worker, until it accepts from them.
+    waiting: Vec<Vec<Listener>>,
+    is_activated: bool,
+    /// Socket of the admin page, and its address.
+    pub(super) admin: Option<(TcpListener, SocketAddr)>,
+    /// Removals of the process that this one has replaced.
+    pub(super) removals: Option<Removals>,
     threads: Vec<JoinHandle<()>>,
     /// The access log, if there is one; its thread ends with the last copy.
     log: Option<Log>,
     logs: Vec<JoinHandle<()>>,
-    on_note: OnNote,
-    controls: Vec<UnboundedSender<Control>>,
+    pub(super) on_note: OnNote,
+    pub(super) controls: Vec<UnboundedSender<Control>>,
     pub(crate) shared: Arc<Shared>,
     /// Settings of the active checks, whose thread ends with the sender.
     checked: watch::Sender<Arc<Settings>>,
     settings: Mutex<Arc<Settings>>,
-    site: Arc<Site>,
+    pub(super) site: Arc<Site>,
 }
 
 impl fmt::Debug for Proxy {
@@ -166,27 +191,46 @@ impl Proxy {
     /// # Errors
     /// The configuration is refused, or a system call fails.
     pub fn start(config: &Config, clock: Clock) -> Result<Self> {
-        Bound::new(config, Vec::new())?.start(clock)
+        Bound::new(config, Inherited::default())?.start(clock)
     }
 
-    fn start_workers(
-        &mut self,
-        listeners: Vec<Vec<Listener>>,
-        receivers: Vec<UnboundedReceiver<Control>>,
-    ) -> Result<()> {
+    /// Returns true for a reverse proxy.
+    pub fn is_reverse(&self) -> bool {
+        self.config.is_reverse()
+    }
+
+    fn start_workers(&mut self, receivers: Vec<UnboundedReceiver<Control>>) -> Result<()> {
         let client_limits: Arc<ClientLimits> = <_>::default();
-        for (lane, (listeners, controls)) in listeners.into_iter().zip(receivers).enumerate() {
+        for (lane, controls) in receivers.into_iter().enumerate() {
             let shared = (self.shared.clone(), client_limits.clone());
             let settings = (self.settings(), self.log.clone());
             let name = format!("worker-{lane}");
-            self.threads.push(thread(name, move || work(shared, settings, lane, listeners, controls))?);
+            self.threads.push(thread(name, move || work(shared, settings, lane, controls))?);
+        }
+        Ok(())
+    }
+
+    /// Accepts connections from now on.
+    ///
+    /// # Errors
+    /// The thread of the admin page cannot be started.
+    pub fn open(&mut self) -> Result<()> {
+        if let Some((socket, address)) = &self.admin {
+            let failed = |error| Error::os("listen on", address, error);
+            let (site, socket) = (self.site.clone(), socket.try_clone().map_err(failed)?);
+            self.threads.push(thread("admin".to_owned(), move || admin::serve(&site, socket))?);
+        }
+        let (settings, waiting) = (self.settings(), std::mem::take(&mut self.waiting));
+        for (control, listeners) in self.controls.iter().zip(waiting) {
+            // A worker that has ended accepts nothing.
+            let _ = control.send(Control::Adopt(settings.clone(), self.log.clone(), listeners));
         }
         Ok(())
     }
 
     /// Returns the first address that clients connect to.
     pub fn address(&self) -> SocketAddr {
-        self.addresses[0].1
+        self.addresses[0].actual
     }
 
     /// Returns notes for the operator: missing kernel features and their cost, and OCSP responses that
@@ -203,15 +247,15 @@ impl Proxy {
 
     /// Returns all addresses that clients connect to.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.addresses.iter().map(|(_, address)| *address)
+        self.addresses.iter().map(|address| address.actual)
     }
 
     /// Returns the address of the admin page, if there is one.
     pub fn admin(&self) -> Option<SocketAddr> {
-        self.admin
+        self.admin.as_ref().map(|(_, address)| *address)
     }
 
-    fn settings(&self) -> Arc<Settings> {
+    pub(super) fn settings(&self) -> Arc<Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -228,7 +272,7 @@ impl Proxy {
         settings.workers = before.workers;
         settings.closing = before.closing.clone();
         settings.via = settings.via.after(&before.via);
-        if self.is_inherited {
+        if self.is_activated {
             settings.ports.clone_from(&before.ports);
         }
         let opened = Listeners::open(&settings, &self.addresses)?;
@@ -250,7 +294,7 @@ impl Proxy {
             // A worker that has ended needs no settings.
             let _ = control.send(Control::Adopt(settings.clone(), log.clone(), listeners));
         }
-        self.addresses.retain(|(port, _)| settings.ports.contains(port));
+        self.addresses.retain(|address| settings.ports.contains(&address.port));
         self.addresses.extend(opened.addresses);
         self.log = log;
         self.site.adopt(settings.clone());
@@ -285,7 +329,7 @@ impl Proxy {
             ("cache.scrub", cache.scrub != new.scrub),
             ("cache.scrub_every", cache.scrub_every != new.scrub_every),
             ("admin.listen", own.admin.listen != config.admin.listen),
-            ("listen", self.is_inherited && own.listen != config.listen),
+            ("listen", self.is_activated && own.listen != config.listen),
         ]
         .into_iter()
         .filter_map(|(key, differs)| differs.then_some(key))
@@ -318,7 +362,10 @@ impl Proxy {
     }
 
     fn end(&mut self) {
-        self.settings().closing.store(true, Ordering::Relaxed);
+        self.settings().closing.stop();
+        // With these open, the kernel would go on to queue connections.
+        self.waiting.clear();
+        self.admin = None;
         for control in self.controls.drain(..) {
             let _ = control.send(Control::Drain);
         }
@@ -334,6 +381,12 @@ impl Proxy {
         self.log = None;
         for thread in self.logs.drain(..) {
             let _ = thread.join();
+        }
+        if let Some(removals) = self.removals.take() {
+            // The replaced process may still send some, which the successor of this one needs.
+            let settings = self.settings();
+            let is_passed_on = settings.closing.is_handed_over();
+            removals.end(if is_passed_on { settings.timeouts.drain } else { Duration::ZERO });
         }
         if let Some(store) = &self.shared.store {
             store.close();
@@ -359,8 +412,14 @@ fn gates(settings: &Settings) -> Arc<Gates> {
     Arc::new(gates)
 }
 
-/// Opens the stores of all directories; returns `None` if there are none.
-fn open_stores(config: &Config, settings: &Settings, on_note: OnNote) -> Result<Option<Arc<Stores>>> {
+/// Opens the stores of all directories; returns `None` if there are none. Waits for at most
+/// `patience` while another process uses them.
+fn open_stores(
+    config: &Config,
+    settings: &Settings,
+    on_change: &OnChange,
+    patience: Duration,
+) -> Result<Option<Arc<Stores>>> {
     let sync_every = (config.cache.sync > 0).then(|| Duration::from_secs(config.cache.sync));
     let scrub = (config.cache.scrub.as_u64() > 0).then(|| strait_store::Scrub {
         bytes_per_second: config.cache.scrub.as_u64(),
@@ -378,8 +437,23 @@ fn open_stores(config: &Config, settings: &Settings, on_note: OnNote) -> Result<
             ..strait_store::Config::new(dir)
         })
         .collect();
-    let on_change: OnChange = Arc::new(move |change| on_note(&describe(change)));
-    if configs.is_empty() { Ok(None) } else { Ok(Some(Stores::open(configs, &on_change)?)) }
+    if configs.is_empty() {
+        return Ok(None);
+    }
+    let begin = Instant::now();
+    loop {
+        match Stores::open(configs.clone(), on_change) {
+            Err(strait_store::Error::InUse(_)) if begin.elapsed() < patience => {
+                std::thread::sleep(IN_USE_EVERY);
+            }
+            opened => return Ok(Some(opened?)),
+        }
+    }
+}
+
+/// Returns the callback that notes the changes of directories.
+pub(super) fn on_change(on_note: OnNote) -> OnChange {
+    Arc::new(move |change| on_note(&describe(change)))
 }
 
 fn describe(change: &Change<'_>) -> String {
@@ -389,5 +463,6 @@ fn describe(change: &Change<'_>) -> String {
             dir.display()
         ),
         Change::Back(dir) => format!("the cache uses {} again; it is empty", dir.display()),
+        Change::Reopened(dir) => format!("the cache uses {} again, with its objects", dir.display()),
     }
 }

@@ -10,6 +10,9 @@ use strait_http::Malformed;
 
 use crate::io::socket::SocketError;
 
+/// Beginning of the text of [`OriginError::NoServer`]. Clients see only this.
+pub(crate) const NO_SERVER: &str = "no server of the pool can be reached";
+
 /// Error of a connection or a request to an origin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OriginError {
@@ -28,9 +31,9 @@ pub(crate) enum OriginError {
     /// The TLS handshake failed, or the certificate is not the origin's.
     #[error("TLS with {host}: {error}")]
     Tls { host: Arc<str>, error: io::Error },
-    /// No server of the pool can be reached.
-    #[error("no server of the pool can be reached")]
-    NoServer,
+    /// No server of the pool can be reached, with the states of its servers for the log.
+    #[error("{NO_SERVER}: {0}")]
+    NoServer(String),
     /// All connections to the origin are in use.
     #[error("as many connections to the origin are in use as limits.origin_connections allows")]
     Full,
@@ -105,7 +108,7 @@ impl OriginError {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
-            Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient | Self::Busy => 503,
+            Self::NoServer(_) | Self::Exhausted(_) | Self::Full | Self::FullForClient | Self::Busy => 503,
             Self::ConnectTimedOut | Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }

@@ -55,7 +55,7 @@ pub(crate) async fn fetch(
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
         if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
-            return Err(OriginError::NoServer.into());
+            return Err(request.origin.no_server(upstream.clock.now()).into());
         }
         request.origin.await_service(upstream.settings.timeouts.connect, upstream.clock.now()).await;
         let load = request.origin.load();
@@ -93,7 +93,7 @@ pub(crate) async fn fetch(
         };
         drop(load);
         if !request.origin.fail_over(upstream.clock.now(), request.client, &failure) {
-            return Err(request.origin.last_error(failure.error).into());
+            return Err(request.origin.last_error(failure.error, upstream.clock.now()).into());
         }
     }
 }

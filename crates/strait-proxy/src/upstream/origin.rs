@@ -48,6 +48,9 @@ struct Named(Option<Arc<Member>>);
 /// connection was possible: addresses can be out of date.
 const SIBLINGS_MAX: usize = 3;
 
+/// Maximum of servers that an error lists.
+const STATES_MAX: usize = 8;
+
 /// Failure of a server after the request was sent: the server or the request may be the reason. It
 /// counts unless another server fails in the same way. Otherwise one client could eject all servers
 /// by a request that no server answers.
@@ -213,9 +216,34 @@ impl Origin {
     }
 
     /// Returns the error for the client after the last server has failed.
-    pub(crate) fn last_error(&self, error: OriginError) -> OriginError {
+    pub(crate) fn last_error(&self, error: OriginError, now: u64) -> OriginError {
         let has_name = self.choice.as_ref().is_some_and(|choice| choice.pool.name.is_some());
-        if has_name && error.is_unreachable() { OriginError::NoServer } else { error }
+        if !has_name || !error.is_unreachable() {
+            return error;
+        }
+        OriginError::NoServer(format!("{error}; {}", self.states(now)))
+    }
+
+    /// Returns the error for a request that no server may get.
+    pub(crate) fn no_server(&self, now: u64) -> OriginError {
+        OriginError::NoServer(self.states(now))
+    }
+
+    /// Returns the servers of the pool with their states, for the log.
+    fn states(&self, now: u64) -> String {
+        let Some(Choice { pool, tried, .. }) = &self.choice else { return self.server.to_string() };
+        let members = pool.members().to_vec();
+        let state = |member: &Arc<Member>| match () {
+            () if member.is_drained() => "drained",
+            () if member.is_down() => "down",
+            () if tried.iter().any(|it| Arc::ptr_eq(it, member)) => "failed now",
+            () if member.is_ejected(now) => "ejected",
+            () => "not tried",
+        };
+        let shown = members.iter().take(STATES_MAX).map(|it| format!("{} {}", it.server, state(it)));
+        let others = members.len().saturating_sub(STATES_MAX);
+        let others = (others > 0).then(|| format!("{others} others"));
+        shown.chain(others).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -361,7 +389,7 @@ mod tests {
                 "{errno}"
             );
             assert!(!origin.fail_over(100, client(), &unsent(errno)), "{errno}");
-            let error = origin.last_error(unsent(errno).error);
+            let error = origin.last_error(unsent(errno).error, 0);
             assert_eq!((error.status(), failures(&pool)), (503, vec![0, 0]), "{errno}");
         }
         let pool = pool(1);

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use strait_proxy::{Bound, Clock, Config, Proxy};
+use strait_proxy::{Bound, Clock, Config, Inherited, Proxy};
 
 use crate::rig::{Client, Rig};
 
@@ -45,7 +45,10 @@ fn proxy_before_itself_answers_508() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let config = config(&format!("origin = \"http://{address}\""));
-    let proxy = Bound::new(&config, vec![socket]).unwrap().start(Clock::system()).unwrap();
+    let proxy = Bound::new(&config, Inherited::new(vec![("a".to_owned(), socket)]))
+        .unwrap()
+        .start(Clock::system())
+        .unwrap();
     let mut client = Client::to(proxy.address());
     assert_eq!(client.get("/a").status(), 508);
     client.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use lab::wait_until;
-use strait_proxy::{Clock, Proxy};
+use strait_proxy::{Clock, Config, Proxy};
 
 use crate::rig::{Client, LIMIT, Rig};
 
@@ -95,6 +95,41 @@ fn connect_error_is_in_the_log_and_not_in_the_response() {
     assert!(wait_until(LIMIT, || lines(&path).len() == 1));
     let line: serde_json::Value = serde_json::from_str(&lines(&path)[0]).unwrap();
     assert!(line["why"].as_str().unwrap().starts_with("connect to 127.0.0.1:1: "), "{line}");
+}
+
+#[test]
+fn states_of_the_servers_of_a_pool_are_in_the_log_and_not_in_the_response() {
+    let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"json\"");
+    let path = rig.dir.path().join("pool.log");
+    // No server listens on these ports.
+    let config = format!(
+        "listen = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\nlog.access = \"{}\"\nlog.format = \"json\"\n\
+         pool.p.servers = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n[[site]]\nroute = [{{ pool = \"p\" }}]\n",
+        path.display()
+    );
+    let proxy = Proxy::start(&Config::from_toml(&config).unwrap(), Clock::system()).unwrap();
+    let ask = |expected: usize| {
+        let answer = Client::to(proxy.address()).get("/a");
+        assert_eq!(
+            (answer.status(), answer.text().as_str()),
+            (503, "strait: no server of the pool can be reached\n")
+        );
+        assert!(wait_until(LIMIT, || lines(&path).len() == expected));
+        let line: serde_json::Value = serde_json::from_str(&lines(&path)[expected - 1]).unwrap();
+        line["why"].as_str().unwrap().to_owned()
+    };
+    let why = ask(1);
+    assert!(why.starts_with("no server of the pool can be reached: connect to 127.0.0.1:"), "{why}");
+    assert!(why.ends_with("; 127.0.0.1:1 failed now, 127.0.0.1:2 failed now"), "{why}");
+    for server in ["127.0.0.1:1", "127.0.0.1:2"] {
+        let mut admin = Client::to(proxy.admin().unwrap());
+        admin.send(format!(
+            "POST /drain?server={server} HTTP/1.1\r\nHost: {}\r\n\r\n",
+            proxy.admin().unwrap()
+        ));
+        assert_eq!(admin.answer().unwrap().status(), 200);
+    }
+    assert_eq!(ask(2), "no server of the pool can be reached: 127.0.0.1:1 drained, 127.0.0.1:2 drained");
 }
 
 #[test]

@@ -25,4 +25,5 @@ mod servers;
 mod service;
 mod sizes;
 mod soak;
+mod upgrades;
 mod viewers;

@@ -65,6 +65,21 @@ fn failed_handshakes_are_counted_by_reason() {
     // A client without TLS, one that closes, and one that does not know the authority.
     let mut http = connect(rig.tls_address());
     http.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    http.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.ends_with(": this port expects TLS: use https\n"),
+        "{answer}"
+    );
+    let closes = |line: &str| line.eq_ignore_ascii_case("connection: close");
+    assert!(answer.lines().any(closes), "{answer}");
+    // Its answer to a request with a body arrives, although nothing reads the body.
+    let mut http = connect(rig.tls_address());
+    http.write_all(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n123456789").unwrap();
+    http.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer.matches("HTTP/1.1 400 ").count(), 2);
+    // Neither TLS nor HTTP.
+    connect(rig.tls_address()).write_all(b"\x00\x01\x02\x03\x04\x05\x06\x07").unwrap();
     drop(connect(rig.tls_address()));
     let name = ServerName::try_from("localhost").unwrap();
     let session = ClientConnection::new(Authority::new().client(), name).unwrap();
@@ -84,7 +99,7 @@ fn failed_handshakes_are_counted_by_reason() {
             text.lines().find_map(|own| own.strip_prefix(&line)?.parse::<u64>().ok()).unwrap()
         })
     };
-    assert!(lab::wait_until(LIMIT, || counts() == [1, 0, 1, 1]), "{:?}", counts());
+    assert!(lab::wait_until(LIMIT, || counts() == [1, 0, 3, 1]), "{:?}", counts());
 }
 
 #[test]
@@ -105,14 +120,16 @@ fn a_second_connection_resumes_the_session_of_the_first() {
 fn bytes_that_are_not_tls_end_only_their_connection() {
     let rig = Rig::for_origin(Authority::new(), &Origin::plain().url);
     let http = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-    for garbage in [&http[..], &vec![0; 70_000], &[22, 3, 1, 255, 255, 1, 0]] {
+    for (garbage, gets_400) in
+        [(&http[..], true), (&vec![0; 70_000], false), (&[22, 3, 1, 255, 255, 1, 0], false)]
+    {
         let mut tcp = connect(rig.tls_address());
         // The proxy may close the connection before it has read all bytes.
         let _ = tcp.write_all(garbage);
         let _ = tcp.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
         let _ = tcp.read_to_end(&mut answer);
-        assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+        assert_eq!(answer.starts_with(b"HTTP/1.1 400 "), gets_400, "{answer:?}");
     }
     assert_eq!(rig.tls().get("/kept").body, body(11));
 }

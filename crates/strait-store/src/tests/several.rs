@@ -28,6 +28,7 @@ impl Changes {
             let text = match change {
                 Change::Lost(dir, error) => format!("lost {}: {error}", dir.display()),
                 Change::Back(dir) => format!("back {}", dir.display()),
+                Change::Reopened(dir) => format!("reopened {}", dir.display()),
             };
             lock(&all).push(text);
         })
@@ -101,6 +102,84 @@ fn objects_are_spread_and_found_again_after_a_restart() {
     assert_eq!(again.into_iter().rev().sum::<u64>(), OBJECTS - 1);
     stores.close();
     assert!(lock(&changes.0).is_empty());
+}
+
+#[test]
+fn closed_stores_are_read_while_others_use_the_directories_and_are_opened_again() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let configs = dirs.iter().map(config).collect::<Vec<_>>();
+    let changes = Changes::default();
+    let stores = self::stores(&configs, &changes);
+    put_all(&stores);
+    let old = stores.find(hash_of(&7_u64.to_le_bytes()))[0].clone();
+    stores.close();
+    assert_eq!(found(&stores).len() as u64, OBJECTS);
+    assert!(matches!(put(&stores, 0), Err(Error::Closed { .. })));
+    let other = self::stores(&configs, &changes);
+    assert_eq!(found(&other).len() as u64, OBJECTS);
+    // Without an effect on the other one.
+    stores.forget();
+    assert!(found(&stores).is_empty() && !old.is_alive());
+    assert_eq!(found(&other).len() as u64, OBJECTS);
+    other.remove(&other.find(hash_of(&8_u64.to_le_bytes()))[0]);
+    other.close();
+    stores.reopen(&changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    assert_eq!(found(&stores).len() as u64, OBJECTS - 1);
+    put(&stores, 8).unwrap();
+    assert_eq!(found(&stores).len() as u64, OBJECTS);
+    assert_eq!(stores.stats().stored, OBJECTS + 1);
+    assert!(lock(&changes.0).is_empty());
+    // The directories are watched again.
+    fs::rename(dirs[0].path(), dirs[0].path().with_extension("gone")).unwrap();
+    assert!(changes.wait_for(1).starts_with("lost "));
+    stores.close();
+    fs::remove_dir_all(dirs[0].path().with_extension("gone")).unwrap();
+}
+
+#[test]
+fn objects_of_a_store_that_is_reopened_late_are_kept_until_a_removal_is_missed() {
+    for misses_removal in [false, true] {
+        let dirs = [(); 1].map(|()| tempfile::tempdir().unwrap());
+        let (configs, changes) = (dirs.iter().map(config).collect::<Vec<_>>(), Changes::default());
+        let stores = self::stores(&configs, &changes);
+        put_all(&stores);
+        stores.close();
+        // Another process has it.
+        let other = self::stores(&configs, &changes);
+        stores.reopen(&changes.callback()).unwrap();
+        assert!(changes.wait_for(1).starts_with("lost ") && found(&stores).is_empty());
+        assert!(matches!(put(&stores, 0), Err(Error::Lost { .. })));
+        if misses_removal {
+            stores.end_unloaded(hash_of(&7_u64.to_le_bytes()));
+        }
+        other.close();
+        let expected = if misses_removal { "back " } else { "reopened " };
+        assert!(changes.wait_for(2).starts_with(expected));
+        assert!(stores.wait_loaded(PATIENCE));
+        assert_eq!(found(&stores).len() as u64, if misses_removal { 0 } else { OBJECTS });
+        stores.close();
+    }
+}
+
+#[test]
+fn directory_that_was_replaced_is_not_reopened() {
+    let dirs = [(); 1].map(|()| tempfile::tempdir().unwrap());
+    let (configs, changes) = (dirs.iter().map(config).collect::<Vec<_>>(), Changes::default());
+    let stores = self::stores(&configs, &changes);
+    put_all(&stores);
+    stores.close();
+    let (dir, away) = (dirs[0].path(), dirs[0].path().with_extension("away"));
+    fs::rename(dir, &away).unwrap();
+    fs::create_dir(dir).unwrap();
+    stores.reopen(&changes.callback()).unwrap();
+    assert!(changes.wait_for(1).contains("the directory was replaced"));
+    fs::remove_dir(dir).unwrap();
+    fs::rename(&away, dir).unwrap();
+    assert!(changes.wait_for(2).starts_with("reopened "));
+    assert!(stores.wait_loaded(PATIENCE));
+    assert_eq!(found(&stores).len() as u64, OBJECTS);
+    stores.close();
 }
 
 #[test]

@@ -139,6 +139,11 @@ impl Link {
         }
     }
 
+    /// Asks the client to open no more streams.
+    pub(crate) fn announce_end(&self) {
+        self.state().protocol.announce_end();
+    }
+
     /// Accepts no more streams.
     pub(crate) fn go_away(&self) {
         self.state().protocol.go_away();
