@@ -52,9 +52,14 @@ impl Service {
 
     /// Second address of its configuration.
     pub(super) fn second_address(&self) -> SocketAddr {
-        let text = self.process.stderr();
-        let mut all = text.lines().filter_map(|line| line.strip_prefix("listening on ")?.parse().ok());
-        all.nth(1).unwrap_or_else(|| panic!("{text}"))
+        let second = || {
+            let text = self.process.stderr();
+            // The last line may not be whole.
+            let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            lines.filter_map(|line| line.strip_prefix("listening on ")?.parse().ok()).nth(1)
+        };
+        assert!(wait_until(LIMIT, || second().is_some()), "{}", self.process.stderr());
+        second().unwrap()
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
