@@ -107,6 +107,14 @@ fn proxy(out: &mut Text, sum: &Sum) {
     for abuse in Abuse::ALL {
         out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
     }
+    out.family(
+        "strait_proxy_origin_http2_abuse_total",
+        "counter",
+        "HTTP/2 connections that were ended because the origin exceeded a limit.",
+    );
+    for abuse in Abuse::ALL {
+        out.sample("", &[("limit", abuse.name())], sum.origin_http2_abuse[abuse as usize]);
+    }
 }
 
 fn compressor(out: &mut Text, compressor: &Compressor) {

@@ -40,6 +40,7 @@ use crate::observe::log::{Gathered, Log};
 use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
+use crate::upstream::links;
 use crate::upstream::pool::{Pool, Upstream};
 
 /// Time after the start in which a miss waits for the journal of the store's index: for its check,
@@ -124,6 +125,7 @@ pub(crate) struct Local {
     /// Number of the worker, and of its lane in the store.
     pub(crate) lane: usize,
     pub(crate) pool: RefCell<Pool>,
+    pub(crate) links: links::OfWorker,
     /// Addresses of origins.
     pub(crate) dns: Dns,
     pub(crate) pipes: RefCell<Pipes>,
@@ -161,6 +163,7 @@ impl Worker {
     ) -> Rc<Self> {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
+            links: links::OfWorker::default(),
             dns: Dns::new(settings.dns.clone()),
             fill_costs: RefCell::default(),
             pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
@@ -315,6 +318,7 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
+        self.links.borrow_mut().tidy(&self.upstream());
         let descriptors = &self.shared.descriptors;
         if let (true, Some(open)) = (descriptors.is_lowered(), files_open()) {
             descriptors.recover(files_allowed().saturating_sub(open) as u64);
@@ -328,6 +332,7 @@ impl Worker {
             settings: &self.settings,
             clock: &self.shared.clock,
             pool: &self.pool,
+            links: &self.links,
             dns: &self.dns,
             pipes: &self.pipes,
             heads: &self.heads,
@@ -336,6 +341,7 @@ impl Worker {
             descriptors: &self.shared.descriptors,
             opened: &counters.opened,
             reused: &counters.reused,
+            http2_abuse: &counters.origin_http2_abuse,
         }
     }
 

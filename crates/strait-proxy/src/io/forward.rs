@@ -63,6 +63,25 @@ pub(crate) async fn body(
     head: Vec<u8>,
     form: Form,
 ) -> Result<Vec<u8>, ForwardError> {
+    run(Some(splicing), from, to, head, form).await
+}
+
+/// Forwards a body by copying it; for sockets that cannot splice.
+pub(crate) async fn copied_body(
+    from: BodySource<'_>,
+    to: &mut Socket,
+    form: Form,
+) -> Result<Vec<u8>, ForwardError> {
+    run(None, from, to, Vec::new(), form).await
+}
+
+async fn run(
+    splicing: Option<Splicing<'_>>,
+    from: BodySource<'_>,
+    to: &mut Socket,
+    head: Vec<u8>,
+    form: Form,
+) -> Result<Vec<u8>, ForwardError> {
     let BodySource { socket, buffer, framed, trailers } = from;
     let overhead = head.len();
     let mut outgoing = Outgoing { form, bytes: head, overhead, trailers, has_trailers: false };
@@ -75,7 +94,8 @@ pub(crate) async fn body(
         if used > 0 {
             continue;
         }
-        if buffer.is_empty() && socket.can_splice() && to.can_splice() && splicing.pays(framed.data_ahead()) {
+        let splicing = splicing.filter(|_| buffer.is_empty() && socket.can_splice() && to.can_splice());
+        if let Some(splicing) = splicing.filter(|splicing| splicing.pays(framed.data_ahead())) {
             splice(splicing, socket, framed, to, form).await?;
         } else if unless_answered(to, socket.read(buffer)).await? == 0 {
             check_end(framed)?;

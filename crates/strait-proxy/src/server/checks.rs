@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::edge::Check;
+use crate::config::edge::{Check, OriginHttp2};
 use crate::config::member::Member;
 use crate::config::pool::ServerPool;
 use crate::config::server::Server;
@@ -148,7 +148,7 @@ async fn passes_on(settings: &Settings, server: &Server, connected: TcpStream, c
     let limit = Duration::from_secs(check.timeout);
     let mut socket = Socket::new(connected, limit);
     if let Server::Tcp { host, is_tls: true, .. } = server {
-        socket.secure(tls::connect(&settings.tls, host).ok()?, limit).await.ok()?;
+        socket.secure(tls::connect(&settings.tls, host, OriginHttp2::Off).ok()?, limit).await.ok()?;
     }
     let Some(path) = &check.path else { return Some(()) };
     let host = check.host.clone().unwrap_or_else(|| server.authority().to_string());

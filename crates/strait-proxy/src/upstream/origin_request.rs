@@ -12,6 +12,7 @@ use strait_http::head::Request;
 use strait_http::target::Uri;
 use tokio::sync::SetOnce;
 
+use crate::config::edge::OriginHttp2;
 use crate::config::settings::Settings;
 use crate::io::gate::{self, Permit};
 use crate::io::head::{push_field, push_number, push_via};
@@ -37,6 +38,10 @@ pub(crate) struct OriginRequest {
     pub(crate) head: Vec<u8>,
     /// True if a 304 may answer it.
     is_conditional: bool,
+    /// True if it asks for another protocol, as WebSocket.
+    is_upgrade: bool,
+    /// True if its client accepts trailers (RFC 9110, section 10.1.4).
+    pub(crate) takes_trailers: bool,
     /// True if other clients wait for the response.
     pub(crate) is_shared: bool,
     /// Set when it is sent, for the requests that wait for its response.
@@ -138,6 +143,8 @@ impl OriginRequest {
             origin,
             head,
             is_conditional,
+            is_upgrade: false,
+            takes_trailers: request.fields.elements("te").any(|it| it.eq_ignore_ascii_case("trailers")),
             is_shared: false,
             sent: None,
             client: gate::Client::of(client_request.client),
@@ -158,6 +165,12 @@ impl OriginRequest {
         push_field(&mut self.head, name, value);
         self.head.extend_from_slice(b"\r\n");
         self.is_conditional |= is_condition(name);
+        self.is_upgrade |= name == "Upgrade";
+    }
+
+    /// Returns the use of HTTP/2 to the server. Changes of the protocol are for HTTP/1.1.
+    pub(crate) fn http2(&self) -> OriginHttp2 {
+        if self.is_upgrade { OriginHttp2::Off } else { self.origin.http2() }
     }
 
     /// Makes it a request for a part of the representation with that strong validator, or for the

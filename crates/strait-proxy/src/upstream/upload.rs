@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
+use strait_http::fields::Fields;
 use strait_http::framing::BodyFraming;
+use strait_http::trailer::Trailers;
 
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
@@ -32,6 +34,8 @@ pub(crate) struct Upload {
     pub(crate) was_continued: bool,
     /// True if the client understands interim responses.
     pub(crate) takes_interim: bool,
+    /// True once some of it may have been sent.
+    is_begun: bool,
 }
 
 impl Upload {
@@ -59,7 +63,29 @@ impl Upload {
             is_expected,
             was_continued: false,
             takes_interim,
+            is_begun: false,
         }
+    }
+
+    /// Returns the rest of the body, for another user.
+    pub(crate) fn take(&mut self) -> Self {
+        self.is_begun = true;
+        Self {
+            framed: std::mem::replace(&mut self.framed, Framed::Length(0)),
+            pace: self.pace.take(),
+            buffer: std::mem::take(&mut self.buffer),
+            ..*self
+        }
+    }
+
+    /// Returns true if nothing of the body was sent.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.is_begun
+    }
+
+    /// Returns true unless the body is sent in chunks.
+    pub(crate) fn is_of_known_length(&self) -> bool {
+        !self.framed.is_chunked()
     }
 
     /// Returns true if parts of the body are still to be sent.
@@ -146,7 +172,7 @@ impl Upload {
     }
 
     /// Returns the pace that the body must keep, and its start.
-    fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
+    pub(super) fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
         let settings = upstream.settings;
         let Limits { body_grace, body, .. } = settings.timeouts;
         let new = || (Pace::new(body_grace, settings.request_body_rate, body), Instant::now());
@@ -160,7 +186,8 @@ impl Upload {
         client: &mut Socket,
         origin: &mut Socket,
     ) -> Result<bool, FetchError> {
-        let form = if self.framed.is_chunked() { Form::Chunks } else { Form::Data };
+        self.is_begun = true;
+        let form = self.form();
         client.pace = Some(self.begun(upstream));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request are dropped: an origin might merge them into its fields.
@@ -173,14 +200,39 @@ impl Upload {
             Ok(_) => Ok(true),
             // The origin may have responded before it closed.
             Err(ForwardError::Receiver(SocketError::Answered | SocketError::Closed)) => Ok(false),
-            Err(ForwardError::Malformed(TOO_LONG)) => {
-                Err(FetchError::TooLong(upstream.settings.request_body_max))
-            }
-            Err(ForwardError::Receiver(error)) => Err(of_connection(error)),
-            Err(ForwardError::Sender(SocketError::TimedOut)) => Err(FetchError::Slow),
-            Err(ForwardError::Sender(error)) => Err(FetchError::Client(error)),
-            Err(ForwardError::Malformed(error)) => Err(FetchError::Request(error)),
+            Err(error) => Err(unsent(error, upstream.settings.request_body_max)),
         }
+    }
+
+    /// Sends the body by HTTP/2, with its trailers, which are apart from the fields of the head.
+    pub(super) async fn send_beside(
+        &mut self,
+        client: &mut Socket,
+        origin: &mut Socket,
+    ) -> Result<(), FetchError> {
+        let (form, trailers) = (self.form(), Trailers::of(&Fields::default()));
+        let (buffer, framed) = (&mut self.buffer, &mut self.framed);
+        let from = BodySource { socket: client, buffer, framed, trailers };
+        match forward::copied_body(from, origin, form).await {
+            // The response has the reason.
+            Ok(_) | Err(ForwardError::Receiver(_)) => Ok(()),
+            Err(error) => Err(unsent(error, self.most)),
+        }
+    }
+
+    fn form(&self) -> Form {
+        if self.framed.is_chunked() { Form::Chunks } else { Form::Data }
+    }
+}
+
+/// Returns the error of a body that was not sent to its end.
+fn unsent(error: ForwardError, most: u64) -> FetchError {
+    match error {
+        ForwardError::Malformed(TOO_LONG) => FetchError::TooLong(most),
+        ForwardError::Receiver(error) => of_connection(error),
+        ForwardError::Sender(SocketError::TimedOut) => FetchError::Slow,
+        ForwardError::Sender(error) => FetchError::Client(error),
+        ForwardError::Malformed(error) => FetchError::Request(error),
     }
 }
 

@@ -14,7 +14,12 @@
 //! socket; the tasks of streams only move bytes into the output, in the order of their priorities,
 //! and only while there is room in it.
 
+pub(crate) mod accept;
+mod body;
 mod gather;
 pub(crate) mod link;
+pub(crate) mod origin_link;
+pub(crate) mod origin_stream;
+mod origin_text;
 pub(crate) mod stream;
 pub(crate) mod translate;

@@ -1,0 +1,93 @@
+"""gRPC client for tests: `client.py TARGET CASE [ARGUMENT]`. Prints the result of the case."""
+
+import queue
+import sys
+
+import grpc
+
+PIECE = bytes(range(256)) * 256
+MIB = 1 << 20
+
+target, case = sys.argv[1:3]
+argument = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
+channel = grpc.insecure_channel(target, options=options)
+
+
+def stub(kind, name):
+    return getattr(channel, kind)("/test.Test/" + name)
+
+
+def status_of(call):
+    try:
+        call()
+    except grpc.RpcError as error:
+        return f"{error.code().name} {error.details()}"
+    return "OK"
+
+
+def unary():
+    response, call = stub("unary_unary", "Unary").with_call(b"hello", timeout=60)
+    metadata = dict(call.initial_metadata()), dict(call.trailing_metadata())
+    print(response.decode(), metadata[0]["x-begin"], metadata[1]["x-end"])
+
+
+def client_stream():
+    pieces = (PIECE for _ in range(argument * MIB // len(PIECE)))
+    print(stub("stream_unary", "ClientStream")(pieces).decode())
+
+
+def server_stream():
+    total = 0
+    for piece in stub("unary_stream", "ServerStream")(str(argument * MIB // len(PIECE)).encode()):
+        assert piece == PIECE
+        total += len(piece)
+    print(total)
+
+
+def both():
+    """Sends each message after the response to the one before."""
+    messages = queue.SimpleQueue()
+    responses = stub("stream_stream", "Both")(iter(messages.get, None))
+    for index in range(argument):
+        messages.put(str(index).encode())
+        assert next(responses) == str(index).encode() + b"!"
+    messages.put(None)
+    assert next(responses, None) is None
+    print(argument, responses.code().name)
+
+
+def both_at_once():
+    pieces = (PIECE for _ in range(argument * MIB // len(PIECE)))
+    print(sum(len(piece) - 1 for piece in stub("stream_stream", "Both")(pieces)))
+
+
+def status():
+    print(status_of(lambda: stub("unary_unary", "Fail")(b"")))
+
+
+def deadline():
+    """The deadline reaches the server, and its end does."""
+    left = float(stub("unary_unary", "TimeoutOf")(b"", timeout=1000))
+    assert 900 < left <= 1000, left
+    print(status_of(lambda: stub("unary_unary", "Wait")(b"", timeout=1)).split()[0])
+    print(stub("unary_unary", "Cancellations")(b"").decode())
+
+
+def cancel():
+    call = stub("unary_unary", "Wait").future(b"")
+    call.cancel()
+    stream = stub("stream_stream", "WaitStream")(iter(queue.SimpleQueue().get, None))
+    print(next(stream).decode())
+    stream.cancel()
+    print(stub("unary_unary", "Cancellations")(b"").decode())
+
+
+def many():
+    """Calls side by side on one connection."""
+    calls = [stub("unary_unary", "Unary").future(str(index).encode()) for index in range(argument)]
+    assert all(call.result() == str(index).encode()[::-1] for index, call in enumerate(calls))
+    print(argument)
+
+
+locals()[case]()
