@@ -8,17 +8,25 @@ use crate::frame::{STREAM_MAX, number};
 use crate::limits::Abuse;
 use crate::request::{check_field, visible};
 use crate::response::Response;
+use crate::settings::Side;
 use crate::stream::{Awaited, Sending, Stream};
 
 /// Interim responses to one request.
-const INTERIM_MAX: usize = 16;
+const INTERIM_MAX: usize = 15;
 
 impl Connection {
     /// Returns true if another request may be sent now: the server accepts streams, and fewer are
     /// open than both sides allow.
     pub fn can_open(&self) -> bool {
+        self.room() > 0
+    }
+
+    /// Returns the number of requests that may be sent now.
+    pub fn room(&self) -> usize {
         let most = self.limits.streams.min(self.peer.streams) as usize;
-        !self.is_closing && !self.is_left && self.last_stream < STREAM_MAX - 2 && self.open_streams() < most
+        // Responses that their users still read take memory as well.
+        let of_memory = (self.limits.streams as usize).saturating_sub(self.streams.len());
+        if self.is_leaving() { 0 } else { most.saturating_sub(self.open_streams()).min(of_memory) }
     }
 
     /// Returns true if no more requests may ever be sent: one side has ended the connection, or all
@@ -51,6 +59,7 @@ impl Connection {
         let stream = Stream { response, ..self.new_stream(Sending::Head) };
         self.streams.insert(id, stream);
         self.meters.opened();
+        self.meters.asked();
         let next = if ends { Sending::Done } else { Sending::Body };
         let len = self.push_head(id, fields.by_ref(), ends, next);
         Ok((id, len))
@@ -66,11 +75,10 @@ impl Connection {
         if self.is_idle(id) {
             return Err(ConnectionError::protocol("HEADERS on an idle stream"));
         }
-        let Some(stream) = self.streams.get_mut(&id) else {
-            // A block that was sent before the server knew that the stream is reset.
-            if !self.reset_here.contains(&id) {
-                self.meters.count(Abuse::StreamErrors, now)?;
-            }
+        let is_reset = self.reset_here.contains(&id);
+        let Some(stream) = self.streams.get_mut(&id).filter(|_| !is_reset) else {
+            // The server may not know yet that the stream is reset. A block costs its decoder work.
+            self.meters.count(Abuse::StreamErrors, now)?;
             return Ok(None);
         };
         let awaited = stream.response.filter(|it| !it.has_head && stream.receives && !stream.is_reset);
@@ -78,7 +86,10 @@ impl Connection {
         let parsed = Response::parse(&self.list).ok().filter(|_| !self.list.is_over());
         match parsed.and_then(|response| after_head(&response, awaited, is_last)) {
             None => self.refuse(id, ErrorCode::Protocol, now),
-            Some(After::Interim(interim)) if interim > INTERIM_MAX => Err(Abuse::Interim.into()),
+            // A limit of one request must not end the others.
+            Some(After::Interim(interim)) if interim > INTERIM_MAX => {
+                self.refuse(id, ErrorCode::EnhanceYourCalm, now)
+            }
             Some(After::Interim(interim)) => {
                 stream.response = Some(Awaited { interim, ..awaited });
                 Ok(Some(Event::Response { stream: id, is_last: false }))
@@ -95,7 +106,7 @@ impl Connection {
     pub(crate) fn left_by_peer<'b>(&mut self, payload: &[u8]) -> Option<Event<'b>> {
         self.is_left = true;
         let last_stream = number(payload).unwrap_or(0) & STREAM_MAX;
-        (self.side == crate::connection::Side::Client).then_some(Event::GoAway { last_stream })
+        (self.side == Side::Client).then_some(Event::GoAway { last_stream })
     }
 }
 

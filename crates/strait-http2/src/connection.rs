@@ -9,14 +9,17 @@ use crate::frame::{PREFACE, push_go_away, push_reset};
 use crate::hpack::{Decoder, FieldList};
 use crate::limits::{Abuse, Limits, Meters};
 use crate::receive::Reading;
-use crate::request::Request;
+use crate::request::{Request, fields};
 use crate::response::Response;
 use crate::schedule::GroupTurns;
-use crate::settings::{Peer, TABLE_BYTES, WINDOW_DEFAULT, push_own};
+use crate::settings::{Peer, Side, TABLE_BYTES, WINDOW_DEFAULT, push_own};
 use crate::stream::{Sending, Stream};
 
 /// Streams that were reset here, and late frames of which are ignored.
 const RESET_MAX: usize = 128;
+
+/// Streams of a client that wait for their end, without a user.
+const AWAITED_ENDS_MAX: usize = 16;
 
 /// Received event. Until the next call of [`Connection::next`], [`Connection::request`] or
 /// [`Connection::response`] returns a head, and [`Connection::trailers`] the trailers.
@@ -68,13 +71,6 @@ pub enum Event<'b> {
         /// Last stream that it may have processed.
         last_stream: u32,
     },
-}
-
-/// Side of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Server,
-    Client,
 }
 
 /// One side of a connection.
@@ -201,6 +197,11 @@ impl Connection {
         }
     }
 
+    /// Returns true once the peer's SETTINGS were received.
+    pub fn has_settings(&self) -> bool {
+        self.has_settings
+    }
+
     /// Returns true after [`Connection::go_away`].
     pub fn is_closing(&self) -> bool {
         self.is_closing
@@ -225,6 +226,9 @@ impl Connection {
     /// rest of a request after its response (RFC 9113, section 8.1). A client cancels a request
     /// without a complete response.
     pub fn release(&mut self, stream: u32) {
+        if self.awaits_end(stream) {
+            return;
+        }
         let is_whole = self.streams.get(&stream).is_some_and(|it| it.sending == Sending::Done);
         let code = match self.side {
             Side::Client => ErrorCode::Cancel,
@@ -233,6 +237,34 @@ impl Connection {
         };
         self.reset(stream, code);
         self.streams.remove(&stream);
+    }
+
+    /// Lets a stream wait for its end if its user has all of a response of known length: a reset
+    /// would count as a cancelled request at the server. Returns false if it is to be reset.
+    fn awaits_end(&mut self, stream: u32) -> bool {
+        let is_complete = |it: &Stream| {
+            it.response.is_some()
+                && it.receives
+                && !it.is_reset
+                && it.sending == Sending::Done
+                && it.content_left == Some(0)
+        };
+        let Some(state) = self.streams.get_mut(&stream).filter(|it| is_complete(it)) else { return false };
+        state.is_released = true;
+        let mut released = self.streams.iter().filter(|(_, it)| it.is_released).map(|(id, _)| *id);
+        let (oldest, count) = (released.next(), 1 + released.count());
+        if let Some(oldest) = oldest.filter(|_| count > AWAITED_ENDS_MAX) {
+            self.reset(oldest, ErrorCode::Cancel);
+            self.streams.remove(&oldest);
+        }
+        true
+    }
+
+    /// Forgets a stream that has no user, after it was reset.
+    pub(crate) fn forget_released(&mut self, stream: u32) {
+        if self.streams.get(&stream).is_some_and(|it| it.is_released) {
+            self.streams.remove(&stream);
+        }
     }
 
     pub(crate) fn push_reset(&mut self, stream: u32, code: u32) {
@@ -254,13 +286,7 @@ impl Connection {
         self.push_reset(stream, code.into());
         let state = self.streams.get_mut(&stream);
         let had_user = state.is_some_and(|state| !std::mem::replace(&mut state.is_reset, true));
+        self.forget_released(stream);
         Ok(had_user.then_some(Event::Reset { stream, code: code.into() }))
     }
-}
-
-/// Returns the fields of a list without the pseudo-header fields.
-pub(crate) fn fields(list: &FieldList) -> impl Iterator<Item = (&str, &[u8])> + Clone {
-    list.iter()
-        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
-        .filter(|(name, _)| !name.starts_with(':'))
 }

@@ -5,11 +5,11 @@
 //! its output. The payload of DATA frames passes through unread in both directions: the caller may
 //! keep it in the kernel.
 //!
-//! [`Connection::new`] is the server's side, [`Connection::client`] the client's. Both have the same
-//! parser of frames, the same HPACK and the same flow control.
+//! [`Connection::new`] is the server's side, [`Connection::client`] the client's. Both have one
+//! parser of frames, one HPACK and one flow control.
 //!
-//! Each resource that a peer can make the other side spend has a limit with a name, [`Abuse`], which
-//! the error of a connection that exceeds it carries.
+//! Each resource that a peer can make this side spend has a limit with a name, [`Abuse`], which the
+//! error of a connection that exceeds it carries.
 //!
 //! ```
 //! use strait_http2::{Connection, Event, Limits, PREFACE};
@@ -36,6 +36,8 @@
 //! ```
 
 mod client;
+#[cfg(test)]
+mod client_tests;
 mod connection;
 mod error;
 mod frame;

@@ -59,7 +59,7 @@ impl Limits {
 pub enum Abuse {
     /// Requests that the client has cancelled (CVE-2023-44487).
     RapidReset,
-    /// Requests that were refused, malformed, or in violation of their stream's state.
+    /// Messages that were refused, malformed, or in violation of their stream's state.
     StreamErrors,
     /// CONTINUATION frames, and bytes, of one header block (CVE-2024-27316).
     Continuation,
@@ -79,13 +79,11 @@ pub enum Abuse {
     Unknown,
     /// Output that the peer does not read (CVE-2019-9517).
     Output,
-    /// Interim responses to one request.
-    Interim,
 }
 
 impl Abuse {
     /// All limits, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::RapidReset,
         Self::StreamErrors,
         Self::Continuation,
@@ -97,7 +95,6 @@ impl Abuse {
         Self::Priority,
         Self::Unknown,
         Self::Output,
-        Self::Interim,
     ];
 
     /// Name, for counters.
@@ -114,7 +111,6 @@ impl Abuse {
             Self::Priority => "priority",
             Self::Unknown => "unknown_frames",
             Self::Output => "output",
-            Self::Interim => "interim",
         }
     }
 
@@ -131,7 +127,6 @@ impl Abuse {
             Self::Priority => "too many PRIORITY and PRIORITY_UPDATE frames",
             Self::Unknown => "too many frames of unknown types",
             Self::Output => "the peer does not read what it causes to be sent",
-            Self::Interim => "too many interim responses",
         }
     }
 }
@@ -219,7 +214,7 @@ impl Meters {
             Abuse::WindowUpdate => &mut self.updates,
             Abuse::Priority => &mut self.priorities,
             Abuse::Unknown => &mut self.unknown,
-            Abuse::Continuation | Abuse::Hpack | Abuse::Output | Abuse::Interim => return Err(abuse),
+            Abuse::Continuation | Abuse::Hpack | Abuse::Output => return Err(abuse),
         };
         if meter.take(now) { Ok(()) } else { Err(abuse) }
     }
@@ -228,6 +223,11 @@ impl Meters {
     pub(crate) fn opened(&mut self) {
         self.priorities.give(1);
         self.updates.give(2);
+    }
+
+    /// Notes a sent request: its server may send a head and trailers after its reset.
+    pub(crate) fn asked(&mut self) {
+        self.errors.give(2);
     }
 
     /// Notes a response that was sent to its end: its client uses the connection well.

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use crate::connection::{Block, Connection, Event, Side};
+use crate::connection::{Block, Connection, Event};
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{FRAME_BYTES, FRAME_HEAD_BYTES, Head, PREFACE, flag, kind, number, push_go_away};
 use crate::hpack::HpackError;
 use crate::limits::Abuse;
 use crate::priority::Priority;
 use crate::request::{Request, check_trailers};
-use crate::settings::{increment, widened};
+use crate::settings::{Side, increment, widened};
 use crate::stream::{Sending, Stream};
 
 /// DATA frames with fewer bytes than this, and without the end of a request, are counted.
@@ -178,6 +178,9 @@ impl Connection {
         self.consumed(stream, head.len - if stream == 0 { 0 } else { left - padding });
         self.reading = Reading::Data(Data { stream, left: left - padding, padding, ends });
         if event.is_some() {
+            if left == 0 {
+                self.reading = Reading::Head;
+            }
             return Ok((used, event));
         }
         let (more, event) = match self.reading {
@@ -200,7 +203,8 @@ impl Connection {
             if self.is_idle(id) {
                 return Err(ConnectionError::protocol("DATA on an idle stream"));
             }
-            if !self.reset_here.contains(&id) {
+            // At the client's side the stream was released here, and its server may not know yet.
+            if self.side == Side::Server && !self.reset_here.contains(&id) {
                 self.refuse(id, ErrorCode::StreamClosed, now)?;
             }
             return Ok((0, None));
@@ -223,7 +227,11 @@ impl Connection {
         } else {
             stream.content_left = stream.content_left.map(|left| left - len as u64);
             stream.receives = !head.has(flag::END_STREAM);
-            return Ok((id, None));
+            if stream.is_released && !stream.receives {
+                self.streams.remove(&id);
+                return Ok((0, None));
+            }
+            return Ok((if stream.is_released { 0 } else { id }, None));
         };
         Ok((0, self.refuse(id, code, now)?))
     }
@@ -367,6 +375,7 @@ impl Connection {
         Stream {
             receives: true,
             response: None,
+            is_released: false,
             sending,
             is_reset: false,
             send_window: i64::from(self.peer.window),
@@ -393,7 +402,11 @@ impl Connection {
             Some(stream) if stream.is_reset || !stream.receives => ErrorCode::StreamClosed,
             Some(stream) if is_valid && stream.content_left.is_none_or(|left| left == 0) => {
                 stream.receives = false;
-                return Ok(Some(Event::Trailers { stream: id }));
+                let is_released = stream.is_released;
+                if is_released {
+                    self.streams.remove(&id);
+                }
+                return Ok((!is_released).then_some(Event::Trailers { stream: id }));
             }
             Some(_) => ErrorCode::Protocol,
         };
@@ -454,6 +467,7 @@ impl Connection {
         if self.side == Side::Server || !had_user {
             self.meters.count(Abuse::RapidReset, now)?;
         }
+        self.forget_released(head.stream);
         Ok(had_user.then_some(Event::Reset { stream: head.stream, code }))
     }
 

@@ -1,6 +1,5 @@
 //! Heads of requests (RFC 9113, section 8): checks, and a view of the decoded fields.
 
-use crate::connection::fields;
 use crate::hpack::FieldList;
 
 /// Head of a request. All its parts are valid in HTTP/1.1 as well: names and methods are tokens,
@@ -92,6 +91,13 @@ impl<'a> Request<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns the fields of a list without the pseudo-header fields.
+pub(crate) fn fields(list: &FieldList) -> impl Iterator<Item = (&str, &[u8])> + Clone {
+    list.iter()
+        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
+        .filter(|(name, _)| !name.starts_with(':'))
 }
 
 /// Checks the fields of trailers: no pseudo-header fields.

@@ -1,8 +1,7 @@
 //! Heads of responses (RFC 9113, section 8): checks, and a view of the decoded fields.
 
-use crate::connection::fields;
 use crate::hpack::FieldList;
-use crate::request::{Malformed, check_field, length, set};
+use crate::request::{Malformed, check_field, fields, length, set};
 
 /// Head of a response. All its parts are valid in HTTP/1.1 as well: names are tokens, and values
 /// contain no line end.

@@ -1,8 +1,9 @@
 //! Output of a connection: heads and data of messages, and windows for those of the peer.
 
-use crate::connection::{Connection, Side};
+use crate::connection::Connection;
 use crate::frame::{FRAME_BYTES, FRAME_HEAD_BYTES, Head, flag, kind, push_window_update};
 use crate::hpack;
+use crate::settings::Side;
 use crate::stream::Sending;
 
 impl Connection {

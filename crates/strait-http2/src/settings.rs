@@ -1,7 +1,6 @@
 //! SETTINGS (RFC 9113, section 6.5).
 
 use crate::error::{ConnectionError, ErrorCode};
-use crate::connection::Side;
 use crate::frame::{FRAME_BYTES, Head, STREAM_MAX, kind, number};
 use crate::limits::Limits;
 
@@ -21,6 +20,13 @@ pub(crate) const TABLE_BYTES: usize = 4096;
 /// Initial windows before any SETTINGS.
 pub(crate) const WINDOW_DEFAULT: u32 = 65_535;
 const FRAME_BYTES_MAX: u32 = (1 << 24) - 1;
+
+/// Side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
 
 /// Settings of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +55,9 @@ impl Peer {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*high, *low]) {
                 // RFC 9113 s6.5.2: a server must not enable push.
-                ENABLE_PUSH if value > u32::from(own == Side::Server) => return Err(ConnectionError::protocol("invalid ENABLE_PUSH")),
+                ENABLE_PUSH if value > u32::from(own == Side::Server) => {
+                    return Err(ConnectionError::protocol("invalid ENABLE_PUSH"));
+                }
                 INITIAL_WINDOW_SIZE if value > STREAM_MAX => {
                     return Err(ConnectionError::new(ErrorCode::FlowControl, "invalid INITIAL_WINDOW_SIZE"));
                 }

@@ -19,6 +19,8 @@ pub(crate) struct Stream {
     pub(crate) receives: bool,
     /// Response to a request that was sent on the stream; `None` at the server's side.
     pub(crate) response: Option<Awaited>,
+    /// True if its user has the whole content, and only the end of the stream is missing.
+    pub(crate) is_released: bool,
     pub(crate) sending: Sending,
     /// True after RST_STREAM in either direction.
     pub(crate) is_reset: bool,
