@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) descriptors: Arc<Budget>,
     /// Counters of each worker.
     pub(crate) counters: Box<[Counters]>,
+    /// HTTP/2 connections to origins that exceeded a limit.
+    pub(crate) origin_http2_abuses: Arc<links::Abuses>,
     /// Lines of the access log that could not be written.
     pub(crate) log_lost: Arc<AtomicU64>,
 }
@@ -318,7 +320,7 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
-        self.links.borrow_mut().tidy(&self.upstream());
+        self.links.borrow_mut().tidy();
         let descriptors = &self.shared.descriptors;
         if let (true, Some(open)) = (descriptors.is_lowered(), files_open()) {
             descriptors.recover(files_allowed().saturating_sub(open) as u64);
@@ -341,7 +343,7 @@ impl Worker {
             descriptors: &self.shared.descriptors,
             opened: &counters.opened,
             reused: &counters.reused,
-            http2_abuse: &counters.origin_http2_abuse,
+            http2_abuses: &self.shared.origin_http2_abuses,
         }
     }
 

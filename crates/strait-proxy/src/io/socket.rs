@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::carrier::Carrier;
 use crate::io::deadline::{Deadline, TimedOut};
+use crate::io::http2::link::Link;
 use crate::io::http2::origin_stream::OriginStream;
 use crate::io::http2::stream::{Http2Stream, StreamEnd};
 use crate::io::low_water::LowWater;
@@ -170,6 +171,14 @@ impl Socket {
     /// Returns true for a request to an origin by HTTP/2.
     pub(crate) fn is_origin_stream(&self) -> bool {
         matches!(self.stream, Carrier::Origin(_))
+    }
+
+    /// Returns the connection of a request to an origin by HTTP/2.
+    pub(crate) fn link_to_origin(&self) -> Option<Link> {
+        match &self.stream {
+            Carrier::Origin(stream) => Some(stream.link()),
+            Carrier::Connection(_) | Carrier::Http2(_) => None,
+        }
     }
 
     /// Returns a socket that reads the request of a client's stream, while this one sends the

@@ -59,8 +59,6 @@ pub(crate) struct Counters {
     pub(crate) http2_open: SingleWriterCounter,
     /// HTTP/2 connections that exceeded a limit, by limit.
     pub(crate) http2_abuse: [SingleWriterCounter; ABUSES],
-    /// The same for connections to origins.
-    pub(crate) origin_http2_abuse: [SingleWriterCounter; ABUSES],
 }
 
 impl Counters {
@@ -102,7 +100,6 @@ pub(crate) struct Sum {
     pub(crate) log_dropped: u64,
     pub(crate) http2_streams: u64,
     pub(crate) http2_abuse: [u64; ABUSES],
-    pub(crate) origin_http2_abuse: [u64; ABUSES],
     pub(crate) handshakes: [u64; FAILURES],
 }
 
@@ -136,8 +133,6 @@ impl Sum {
         self.outcomes.iter_mut().zip(&worker.outcomes).for_each(|(sum, own)| *sum += own.get());
         self.classes.iter_mut().zip(&worker.classes).for_each(|(sum, own)| *sum += own.get());
         self.http2_abuse.iter_mut().zip(&worker.http2_abuse).for_each(|(sum, own)| *sum += own.get());
-        let of_origins = self.origin_http2_abuse.iter_mut().zip(&worker.origin_http2_abuse);
-        of_origins.for_each(|(sum, own)| *sum += own.get());
         self.handshakes.iter_mut().zip(&worker.handshakes).for_each(|(sum, own)| *sum += own.get());
         self.hits.add(&worker.hits);
         self.others.add(&worker.others);

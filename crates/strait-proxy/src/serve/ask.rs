@@ -66,8 +66,13 @@ impl Exchange<'_, '_> {
         let read = read_request(worker.settings(), self.raw).ok().flatten();
         let Some((received, _)) = read else { return Err(unusable()) };
         let request = question(&received);
-        let client_request =
-            ClientRequest { request: &request, client: self.peer.ip(), was_continued: false, host: None };
+        let client_request = ClientRequest {
+            request: &request,
+            client: self.peer.ip(),
+            was_continued: false,
+            host: None,
+            passes_trailers: false,
+        };
         let origin = (Origin::of(&resource, None, worker.now()), BodyFraming::None);
         let (settings, head) = (worker.settings(), worker.heads.take());
         let mut origin_request =

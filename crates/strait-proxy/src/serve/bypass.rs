@@ -26,7 +26,7 @@ use crate::serve::route::{Bypass, Route, WEBSOCKET, upgrades};
 use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::Purpose;
-use crate::upstream::pool::Connection;
+use crate::upstream::pool::{Connection, code_for_client};
 
 /// Returns the text for the client of a purge.
 fn done(effect: Effect) -> &'static str {
@@ -128,8 +128,10 @@ impl Exchange<'_, '_> {
     /// Forwards request and response without the cache.
     async fn pass(&mut self, resource: &Resource<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
         let counted = self.counted();
-        // A stream of messages may wait for the response to each. It needs no connection of its own.
+        // A stream of messages may wait for the response to each, and has no connection of its
+        // own.
         let is_stream = self.body == BodyFraming::Chunked
+            && self.client.socket.http2_id().is_some()
             && resource.pool.is_some_and(|pool| pool.http2 != OriginHttp2::Off);
         if !is_stream {
             self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
@@ -146,7 +148,7 @@ impl Exchange<'_, '_> {
         if let Err(FetchError::Origin(OriginError::Reset(code))) = &fetched
             && self.client.socket.http2_id().is_some()
         {
-            self.client.socket.reset_stream(*code);
+            self.client.socket.reset_stream(code_for_client(*code));
             return Err(SocketError::Closed.into());
         }
         let incoming = fetched?;

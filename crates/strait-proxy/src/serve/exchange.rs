@@ -136,8 +136,11 @@ impl Exchange<'_, '_> {
         purpose: Purpose,
     ) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
-        let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
-        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued, host };
+        let rules = resource.manner.rules.and_then(|rules| rules.request.as_ref());
+        let host = rules.and_then(|rules| rules.host.as_deref());
+        let passes_trailers = rules.is_none_or(|rules| rules.dropped.is_empty());
+        let client = self.peer.ip();
+        let client_request = ClientRequest { request, client, was_continued, host, passes_trailers };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
         let chosen = self.chosen.borrow().clone();
         let origin = Origin::of_request(resource, request, chosen, self.worker.now());
@@ -201,7 +204,7 @@ impl Exchange<'_, '_> {
         };
         let is_http1 = incoming.connection.is_http1();
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
-        let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers };
+        let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers, sent: None };
         after_others_have_read().await;
         let end = if is_http1 { None } else { self.client.socket.stream_end() };
         let passing = forward::body(self.worker.splicing(), from, &mut self.client.socket, head, form);
@@ -293,7 +296,7 @@ impl Exchange<'_, '_> {
 async fn unless_given_up<T>(
     passing: impl Future<Output = Result<T, ForwardError>>,
     end: &StreamEnd,
-    uploading: &mut Option<Uploading>,
+    uploading: &mut Option<Box<Uploading>>,
 ) -> Result<T, ForwardError> {
     let failed = async {
         match uploading {

@@ -148,7 +148,10 @@ impl Client {
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
         let settings = worker.settings();
         let shaken = self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await;
-        shaken.map(drop).map_err(|error| worker.counters().handshakes[Failure::of(&error) as usize].add(1)).ok()
+        shaken
+            .map(drop)
+            .map_err(|error| worker.counters().handshakes[Failure::of(&error) as usize].add(1))
+            .ok()
     }
 
     /// Reads the client's address from a PROXY header, and counts the connection for that client;

@@ -96,6 +96,7 @@ impl Bound {
             background: <_>::default(),
             descriptors: descriptors(),
             counters,
+            origin_http2_abuses: Arc::default(),
             log_lost,
         });
         let settings = Arc::new(settings);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use strait_http::Malformed;
 
-use crate::io::http2::origin_link::StreamFailure;
+use crate::io::http2::slot::StreamFailure;
 use crate::io::socket::SocketError;
 
 /// Error of a connection or a request to an origin.
@@ -52,6 +52,9 @@ pub(crate) enum OriginError {
     /// The origin has reset the stream, or an error on it has.
     #[error("the stream was reset (HTTP/2, code {0})")]
     Reset(u32),
+    /// The request has no valid form in HTTP/2.
+    #[error("the request has a field or a target that HTTP/2 does not allow")]
+    Unsendable,
     /// The origin violates HTTP/2.
     #[error("the origin violates HTTP/2: {0}")]
     Http2(&'static str),
@@ -87,6 +90,7 @@ impl OriginError {
             self,
             Self::Closed
                 | Self::Refused
+                | Self::Unsendable
                 | Self::Reset(_)
                 | Self::Http2(_)
                 | Self::TimedOut
@@ -130,6 +134,7 @@ impl OriginError {
     /// Returns the status for the client (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {
+            Self::Unsendable => 400,
             Self::Forbidden { .. } => 403,
             Self::NoServer
             | Self::Exhausted(_)
@@ -179,6 +184,7 @@ impl From<StreamFailure> for OriginError {
     fn from(failure: StreamFailure) -> Self {
         match failure {
             StreamFailure::Refused => Self::Refused,
+            StreamFailure::Unsendable => Self::Unsendable,
             StreamFailure::Reset(code) => Self::Reset(code),
             StreamFailure::Ended => Self::Closed,
             StreamFailure::Violation(why) => Self::Http2(why),

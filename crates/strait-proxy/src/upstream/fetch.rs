@@ -26,6 +26,8 @@ const INTERIM_MAX: usize = 16;
 /// Time that an origin has to respond to an expectation (RFC 9110, section 10.1.1).
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Time without a response while a body is sent; the limits of the body end it before.
+const UPLOAD_MAX: Duration = Duration::from_hours(24);
 /// Times that a request is sent again by HTTP/2 after the origin has not processed it.
 const REPETITIONS_MAX: usize = 3;
 
@@ -81,8 +83,8 @@ pub(crate) async fn fetch(
                 Failure { error, was_sent: false, may_repeat: true }
             }
             Ok(connection) => {
-                let client = client.as_mut().map(Client::reborrow);
-                match fetch_on(upstream, connection, request, client, is_repeatable).await {
+                let own = client.as_mut().map(Client::reborrow);
+                match fetch_on(upstream, connection, request, own, is_repeatable).await {
                     Ok(mut incoming) => {
                         request.origin.note_success(upstream.clock.now());
                         incoming.connection.load = load;
@@ -90,8 +92,13 @@ pub(crate) async fn fetch(
                         return Ok(incoming);
                     }
                     Err(FetchError::Origin(error)) => {
-                        let is_unprocessed = matches!(error, OriginError::Refused) && !has_body;
-                        Failure { error, was_sent: true, may_repeat: is_repeatable || is_unprocessed }
+                        let is_back = client.as_ref().is_none_or(|client| client.upload.is_back());
+                        let is_unprocessed = matches!(error, OriginError::Refused) && is_back;
+                        Failure {
+                            error,
+                            was_sent: !is_unprocessed,
+                            may_repeat: is_repeatable || is_unprocessed,
+                        }
                     }
                     Err(error) => return Err(error),
                 }
@@ -127,7 +134,8 @@ async fn fetch_on(
         }
         Err(FetchError::Origin(OriginError::Closed)) => {
             let server = &request.origin.server;
-            let connection = Box::pin(Connection::open_with(upstream, server, slot, OriginHttp2::Off)).await?;
+            let connection =
+                Box::pin(Connection::open_with(upstream, server, slot, OriginHttp2::Off)).await?;
             exchange(upstream, connection, request, client).await
         }
         Err(error) => Err(error),
@@ -147,22 +155,30 @@ async fn fetch_on_stream(
     let mut repetitions = REPETITIONS_MAX;
     loop {
         let (slot, was_used) = (connection.slot.take(), connection.is_used);
-        let error = match exchange(upstream, connection, request, client.as_mut().map(Client::reborrow)).await {
+        let error = match exchange(upstream, connection, request, client.as_mut().map(Client::reborrow)).await
+        {
             Ok(mut incoming) => {
                 incoming.connection.slot = slot;
                 return Ok(incoming);
             }
             Err(error) => error,
         };
-        let is_untouched = client.as_ref().is_none_or(|client| client.upload.is_untouched());
         let may_repeat = match &error {
-            FetchError::Origin(OriginError::Refused) => is_untouched,
+            FetchError::Origin(OriginError::Refused) => {
+                client.as_mut().is_none_or(|client| client.upload.rewind())
+            }
             FetchError::Origin(OriginError::Closed) => was_used && is_repeatable,
             _ => false,
         };
         let Some(slot) = slot.filter(|_| may_repeat && repetitions > 0) else { return Err(error) };
         repetitions -= 1;
-        connection = Connection::to(upstream, &request.origin.server, slot, request.http2()).await?;
+        // The origin has asked for the body before.
+        if let Some(client) = &mut client {
+            client.upload.is_expected = false;
+        }
+        let again = Connection::to(upstream, &request.origin.server, slot, request.http2()).await;
+        let Ok(again) = again else { return Err(error) };
+        connection = again;
     }
 }
 
@@ -184,58 +200,118 @@ async fn exchange(
         return final_response(upstream, connection, request, requested, None).await;
     };
     *client.origin = connection.address;
-    // A request that several clients wait for does not end with one of them.
-    let is_lone = !connection.is_http1() && !request.is_shared;
-    let end = if is_lone { client.socket.stream_end() } else { None };
-    let exchanged = exchange_with(upstream, connection, request, requested, client);
-    let Some(end) = end else { return exchanged.await };
-    tokio::select! {
-        biased;
-        done = exchanged => done,
-        () = end.cancelled() => Err(FetchError::Client(SocketError::Closed)),
+    if connection.is_http1() {
+        exchange_with(upstream, connection, request, requested, client).await
+    } else {
+        Box::pin(exchange_on_stream(upstream, connection, request, requested, client)).await
     }
 }
 
 /// Sends the body of the client's request, and reads the head of the response.
 async fn exchange_with(
     upstream: &Upstream<'_>,
-    mut connection: Box<Connection>,
+    connection: Box<Connection>,
     request: &OriginRequest,
     requested: u64,
     Client { socket, upload, .. }: Client<'_>,
 ) -> Result<Box<Incoming>, FetchError> {
+    let mut connection = match expect(upstream, connection, request, requested, (socket, upload)).await? {
+        Expected::Body(connection) => connection,
+        Expected::Response(incoming) => return Ok(incoming),
+    };
+    let is_sent =
+        !upload.has_body() || Box::pin(upload.send(upstream, socket, &mut connection.socket)).await?;
+    let interim = upload.takes_interim.then_some(socket);
+    let mut incoming = final_response(upstream, connection, request, requested, interim).await?;
+    incoming.keeps_alive &= is_sent;
+    Ok(incoming)
+}
+
+/// Next step after a client's expectation.
+enum Expected {
+    /// The body of the request.
+    Body(Box<Connection>),
+    /// The response: the origin needs no body.
+    Response(Box<Incoming>),
+}
+
+/// Waits for the response to the client's expectation, if there is one (RFC 9110, section 10.1.1).
+async fn expect(
+    upstream: &Upstream<'_>,
+    mut connection: Box<Connection>,
+    request: &OriginRequest,
+    requested: u64,
+    (socket, upload): (&mut Socket, &mut Upload),
+) -> Result<Expected, FetchError> {
     if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
         let mut incoming = one_response(upstream, connection, request, requested).await?;
         if !incoming.is_interim() {
             incoming.keeps_alive = false;
-            return Ok(incoming);
+            return Ok(Expected::Response(incoming));
         }
         connection = incoming.connection;
     }
     if upload.is_expected {
         send_continue(socket).await?;
     }
-    let mut uploading = if connection.is_http1() {
-        None
-    } else {
-        Uploading::begin(upstream, socket, upload, &mut connection.socket)
+    Ok(Expected::Body(connection))
+}
+
+/// Like [`exchange_with`], on a stream of HTTP/2: the body of a client on HTTP/2 is sent beside the
+/// response, and a client that cancels its request ends the exchange.
+async fn exchange_on_stream(
+    upstream: &Upstream<'_>,
+    connection: Box<Connection>,
+    request: &OriginRequest,
+    requested: u64,
+    mut client: Client<'_>,
+) -> Result<Box<Incoming>, FetchError> {
+    // A request that several clients wait for does not end with one of them.
+    let end = if request.is_shared { None } else { client.socket.stream_end() };
+    let exchanged = async {
+        let own = (&mut *client.socket, &mut *client.upload);
+        let mut connection = match expect(upstream, connection, request, requested, own).await? {
+            Expected::Body(connection) => connection,
+            Expected::Response(incoming) => return Ok(incoming),
+        };
+        let origin = &mut connection.socket;
+        let has_trailers = request.passes_trailers;
+        let begun = Uploading::begin(upstream, client.socket, client.upload, origin, has_trailers);
+        let Some(mut uploading) = begun else {
+            client.upload.is_expected = false;
+            return exchange_with(upstream, connection, request, requested, client.reborrow()).await;
+        };
+        let interim = client.upload.takes_interim.then_some(&mut *client.socket);
+        // An origin may answer only after the whole body, which has time limits of its own.
+        tokio::select! {
+            biased;
+            _ = connection.socket.readable(UPLOAD_MAX) => {}
+            ended = uploading.ended() => ended?,
+        }
+        let response = tokio::select! {
+            biased;
+            response = final_response(upstream, connection, request, requested, interim) => response,
+            error = uploading.failed() => return Err(error),
+        };
+        match response {
+            Ok(mut incoming) => {
+                incoming.uploading = Some(Box::new(uploading));
+                Ok(incoming)
+            }
+            Err(error) => {
+                if let Some(rest) = uploading.stop().await {
+                    *client.upload = rest;
+                }
+                Err(error)
+            }
+        }
     };
-    let is_sent =
-        !upload.has_body() || Box::pin(upload.send(upstream, socket, &mut connection.socket)).await?;
-    let interim = upload.takes_interim.then_some(socket);
-    let response = final_response(upstream, connection, request, requested, interim);
-    let Some(own) = &mut uploading else {
-        let mut incoming = response.await?;
-        incoming.keeps_alive &= is_sent;
-        return Ok(incoming);
-    };
-    let mut incoming = tokio::select! {
+    let Some(end) = end else { return exchanged.await };
+    tokio::select! {
         biased;
-        response = response => response?,
-        error = own.failed() => return Err(error),
-    };
-    incoming.uploading = uploading;
-    Ok(incoming)
+        done = exchanged => done,
+        () = end.cancelled() => Err(FetchError::Client(SocketError::Closed)),
+    }
 }
 
 /// Reads the head of the final response. Interim responses are forwarded to a client that accepts

@@ -25,7 +25,7 @@ pub(crate) struct Incoming {
     /// field of the response, so that it is never stored.
     pub(crate) set_cookie: Option<String>,
     /// Body of the request, if it is still being sent.
-    pub(crate) uploading: Option<Uploading>,
+    pub(crate) uploading: Option<Box<Uploading>>,
 }
 
 impl Incoming {

@@ -1,10 +1,11 @@
 //! HTTP/2 connections to origins, each of which carries many requests.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rapidhash::fast::RandomState;
 use rustls::ClientConfig;
@@ -25,6 +26,20 @@ use crate::upstream::pool::{Connection, Slot, Upstream, may_reach};
 /// Servers that are known to choose HTTP/1.1.
 const HTTP1_MAX: usize = 1024;
 
+/// Numbers of HTTP/2 connections that were ended because the origin exceeded a limit, by limit.
+#[derive(Debug, Default)]
+pub(crate) struct Abuses([AtomicU64; Abuse::ALL.len()]);
+
+impl Abuses {
+    fn count(&self, abuse: Abuse) {
+        self.0[abuse as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, abuse: Abuse) -> u64 {
+        self.0[abuse as usize].load(Ordering::Relaxed)
+    }
+}
+
 /// HTTP/2 connections of a worker, by server.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
@@ -42,8 +57,6 @@ struct Open {
     address: Option<SocketAddr>,
     /// Configuration of TLS that was in force.
     tls: Option<Arc<ClientConfig>>,
-    /// Limit that the origin exceeded.
-    abuse: Rc<Cell<Option<Abuse>>>,
 }
 
 impl Links {
@@ -57,7 +70,6 @@ impl Links {
             if !(is_same_tls && is_allowed) {
                 open.link.retire();
             }
-            open.note_abuse(upstream);
             !open.link.is_leaving()
         });
         let found = links.iter().find(|open| open.link.can_open());
@@ -65,9 +77,8 @@ impl Links {
     }
 
     /// Forgets the connections that have ended.
-    pub(crate) fn tidy(&mut self, upstream: &Upstream<'_>) {
+    pub(crate) fn tidy(&mut self) {
         self.open.retain(|_, links| {
-            links.iter().for_each(|open| open.note_abuse(upstream));
             links.retain(|open| !open.link.is_leaving());
             !links.is_empty()
         });
@@ -91,6 +102,8 @@ impl Links {
     }
 
     fn turn(&mut self, server: &Server) -> Rc<Mutex<()>> {
+        // A request that was given up while it waited leaves its entry.
+        self.turns.retain(|_, turn| Rc::strong_count(turn) > 1);
         self.turns.entry(server.clone()).or_default().clone()
     }
 
@@ -98,14 +111,6 @@ impl Links {
         // Others that wait keep theirs.
         if self.turns.get(server).is_some_and(|turn| Rc::strong_count(turn) <= 2) {
             self.turns.remove(server);
-        }
-    }
-}
-
-impl Open {
-    fn note_abuse(&self, upstream: &Upstream<'_>) {
-        if let Some(counter) = self.abuse.take().and_then(|abuse| upstream.http2_abuse.get(abuse as usize)) {
-            counter.add(1);
         }
     }
 }
@@ -137,9 +142,15 @@ pub(super) async fn connection(
     let turn = upstream.links.borrow_mut().turn(server);
     let waited = timeout(upstream.settings.timeouts.connect, turn.lock()).await;
     let found = upstream.links.borrow_mut().take(upstream, server);
+    let is_http1 = http2 == OriginHttp2::Auto && upstream.links.borrow().is_http1(server);
     let connected = match (waited, found) {
         (_, Some(found)) => Ok(stream_of(upstream, server, found, slot)),
-        (Ok(_), None) => open(upstream, server, slot, http2).await,
+        (Ok(own), None) if is_http1 => {
+            // Each request needs a connection, and the others need not wait for this one.
+            drop(own);
+            open(upstream, server, slot, http2).await
+        }
+        (Ok(_own), None) => open(upstream, server, slot, http2).await,
         (Err(_), None) => Err(OriginError::ConnectTimedOut),
     };
     upstream.links.borrow_mut().end_turn(server);
@@ -153,6 +164,14 @@ async fn open(
     http2: OriginHttp2,
 ) -> Result<Box<Connection>, OriginError> {
     let connection = Connection::open_with(upstream, server, slot, http2).await;
+    if let Ok(connection) = &connection
+        && let Some(link) = connection.socket.link_to_origin()
+    {
+        let settings = timeout(upstream.settings.timeouts.connect, link.settings()).await;
+        settings
+            .map_err(|_| OriginError::ConnectTimedOut)?
+            .map_err(|violation| violation.map_or(OriginError::Closed, OriginError::Http2))?;
+    }
     if connection.as_ref().is_ok_and(|connection| connection.is_http1()) {
         upstream.links.borrow_mut().set_http1(server);
     }
@@ -167,15 +186,18 @@ pub(super) fn begin(
     slot: Slot,
 ) -> Result<Box<Connection>, OriginError> {
     let Some(stream) = socket.into_connection() else { return Err(OriginError::Closed) };
-    let (link, abuse) = (Link::to_origin(stream), Rc::new(Cell::default()));
-    let open = Open { link: link.clone(), address, tls: tls_of(upstream, server), abuse: abuse.clone() };
+    let link = Link::to_origin(stream);
+    let open = Open { link: link.clone(), address, tls: tls_of(upstream, server) };
     let links = &mut *upstream.links.borrow_mut();
     links.http1.remove(server);
     links.open.entry(server.clone()).or_default().push(open);
     let (driven, timeouts) = (link.clone(), &upstream.settings.timeouts);
     let (idle, patience) = (timeouts.origin_idle, timeouts.origin);
+    let abuses = upstream.http2_abuses.clone();
     tokio::task::spawn_local(async move {
-        abuse.set(driven.drive(idle, patience).await);
+        if let Some(abuse) = driven.drive(idle, patience).await {
+            abuses.count(abuse);
+        }
         drop(descriptor);
     });
     let mut connection = of_stream(upstream, server, (link, address), slot);

@@ -28,6 +28,8 @@ pub(crate) struct ClientRequest<'a, 'b> {
     pub(crate) was_continued: bool,
     /// Host for the origin, in place of that of the URI.
     pub(crate) host: Option<&'a str>,
+    /// True unless rules drop fields of the request: as trailers they could have the same effect.
+    pub(crate) passes_trailers: bool,
 }
 
 /// Request to an origin.
@@ -42,6 +44,8 @@ pub(crate) struct OriginRequest {
     is_upgrade: bool,
     /// True if its client accepts trailers (RFC 9110, section 10.1.4).
     pub(crate) takes_trailers: bool,
+    /// True if trailers of the request may be forwarded.
+    pub(crate) passes_trailers: bool,
     /// True if other clients wait for the response.
     pub(crate) is_shared: bool,
     /// Set when it is sent, for the requests that wait for its response.
@@ -145,6 +149,7 @@ impl OriginRequest {
             is_conditional,
             is_upgrade: false,
             takes_trailers: request.fields.elements("te").any(|it| it.eq_ignore_ascii_case("trailers")),
+            passes_trailers: client_request.passes_trailers,
             is_shared: false,
             sent: None,
             client: gate::Client::of(client_request.client),

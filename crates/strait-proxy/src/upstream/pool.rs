@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rapidhash::fast::RandomState;
 use rustix::io::Errno;
+use strait_http2::ErrorCode;
 use strait_ledger::SingleWriterCounter;
 use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
@@ -23,14 +24,14 @@ use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
 use crate::io::gate::{Client, Gates, Key, Permit};
 use crate::io::head::Heads;
-use crate::io::http2::origin_link::StreamFailure;
+use crate::io::http2::slot::StreamFailure;
 use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 use crate::io::{tls, unix};
 use crate::upstream::background::{Background, Fetch};
 use crate::upstream::dns::Dns;
 use crate::upstream::error::{FetchError, OriginError, of_connection};
-use crate::upstream::links::{self, Links};
+use crate::upstream::links::{self, Abuses, Links};
 
 /// A worker's connections to origins, with the settings of the current request.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +55,8 @@ pub(crate) struct Upstream<'a> {
     pub(crate) opened: &'a SingleWriterCounter,
     /// Number of requests on connections that were idle.
     pub(crate) reused: &'a SingleWriterCounter,
-    /// HTTP/2 connections that exceeded a limit, by limit.
-    pub(crate) http2_abuse: &'a [SingleWriterCounter],
+    /// HTTP/2 connections that exceeded a limit, of all workers.
+    pub(crate) http2_abuses: &'a Arc<Abuses>,
 }
 
 impl<'a> Upstream<'a> {
@@ -220,6 +221,9 @@ impl Connection {
             }
             _ => http2 == OriginHttp2::On,
         };
+        if http2 == OriginHttp2::On && !is_http2 {
+            return Err(OriginError::Http2("the server has not chosen it in the TLS handshake (ALPN)"));
+        }
         if is_http2 {
             return links::begin(upstream, server, (socket, address, descriptor), slot);
         }
@@ -243,10 +247,10 @@ impl Connection {
         !self.socket.is_origin_stream()
     }
 
-    /// Returns the code by which its stream was reset.
+    /// Returns the code for the client's stream after its own was reset.
     pub(crate) fn reset_code(&mut self) -> Option<u32> {
         match self.socket.origin_stream()?.failure()? {
-            StreamFailure::Reset(code) => Some(code),
+            StreamFailure::Reset(code) => Some(code_for_client(code)),
             _ => None,
         }
     }
@@ -282,6 +286,13 @@ impl Connection {
             upstream.pool.borrow_mut().keep(self);
         }
     }
+}
+
+/// Returns the code for a client after an origin has reset a stream by `code`. Only those about the
+/// request pass: the client has not violated the protocol, and its response is not complete.
+pub(crate) fn code_for_client(code: u32) -> u32 {
+    let passed = [ErrorCode::Cancel, ErrorCode::EnhanceYourCalm];
+    if passed.iter().any(|own| *own as u32 == code) { code } else { ErrorCode::Internal as u32 }
 }
 
 /// Waits for a permit at the client's gate, then at the origin's, unless they were taken before.

@@ -2,13 +2,12 @@
 
 use std::time::Instant;
 
-use strait_http::fields::Fields;
 use strait_http::framing::BodyFraming;
 use strait_http::trailer::Trailers;
 
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
-use crate::io::forward::{self, BodySource, Form, ForwardError};
+use crate::io::forward::{self, BodySource, Form, ForwardError, SentBytes};
 use crate::io::framing::{Framed, Piece, TOO_LONG};
 use crate::io::gate::{Client, Key, Permit};
 use crate::io::pace::Pace;
@@ -34,8 +33,12 @@ pub(crate) struct Upload {
     pub(crate) was_continued: bool,
     /// True if the client understands interim responses.
     pub(crate) takes_interim: bool,
-    /// True once some of it may have been sent.
-    is_begun: bool,
+    /// Framing of the whole body, to send it again.
+    whole: Framed,
+    /// Bytes that were sent to an origin that may refuse the request unprocessed.
+    sent: SentBytes,
+    /// True if all of it is here again after an origin has refused the request.
+    is_back: bool,
 }
 
 impl Upload {
@@ -63,24 +66,34 @@ impl Upload {
             is_expected,
             was_continued: false,
             takes_interim,
-            is_begun: false,
+            whole: Framed::limited(body, most),
+            sent: SentBytes::default(),
+            is_back: false,
         }
     }
 
     /// Returns the rest of the body, for another user.
     pub(crate) fn take(&mut self) -> Self {
-        self.is_begun = true;
         Self {
             framed: std::mem::replace(&mut self.framed, Framed::Length(0)),
             pace: self.pace.take(),
             buffer: std::mem::take(&mut self.buffer),
+            sent: std::mem::take(&mut self.sent),
             ..*self
         }
     }
 
-    /// Returns true if nothing of the body was sent.
-    pub(crate) fn is_untouched(&self) -> bool {
-        !self.is_begun
+    /// Begins again. Returns false if bytes that were sent are lost.
+    pub(crate) fn rewind(&mut self) -> bool {
+        let sent = self.sent.take();
+        self.is_back = sent.is_some_and(|sent| sent.is_empty() || self.buffer.put_back(&sent));
+        self.framed = self.whole;
+        self.is_back
+    }
+
+    /// Returns true if the whole body can be sent again.
+    pub(crate) fn is_back(&self) -> bool {
+        self.is_back
     }
 
     /// Returns true unless the body is sent in chunks.
@@ -186,15 +199,18 @@ impl Upload {
         client: &mut Socket,
         origin: &mut Socket,
     ) -> Result<bool, FetchError> {
-        self.is_begun = true;
         let form = self.form();
         client.pace = Some(self.begun(upstream));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request are dropped: an origin might merge them into its fields.
-        let from = BodySource { socket: &mut *client, buffer, framed, trailers: None };
+        let sent = origin.is_origin_stream().then_some(&mut self.sent);
+        let from = BodySource { socket: &mut *client, buffer, framed, trailers: None, sent };
         origin.stops_on_response = true;
         let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), form).await;
         origin.stops_on_response = false;
+        if let (Err(_), Some(stream)) = (&passed, origin.origin_stream()) {
+            stream.give_up_turn();
+        }
         client.pace = None;
         match passed {
             Ok(_) => Ok(true),
@@ -204,15 +220,17 @@ impl Upload {
         }
     }
 
-    /// Sends the body by HTTP/2, with its trailers, which are apart from the fields of the head.
+    /// Sends the body by HTTP/2, where trailers are apart from the fields of the head.
     pub(super) async fn send_beside(
         &mut self,
         client: &mut Socket,
         origin: &mut Socket,
+        trailers: Option<Trailers>,
     ) -> Result<(), FetchError> {
-        let (form, trailers) = (self.form(), Trailers::of(&Fields::default()));
+        let form = self.form();
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
-        let from = BodySource { socket: client, buffer, framed, trailers };
+        let sent = Some(&mut self.sent);
+        let from = BodySource { socket: client, buffer, framed, trailers, sent };
         match forward::copied_body(from, origin, form).await {
             // The response has the reason.
             Ok(_) | Err(ForwardError::Receiver(_)) => Ok(()),

@@ -6,10 +6,14 @@ use std::time::Instant;
 use strait_http2::{Abuse, Connection, Limits};
 
 use crate::io::buffer::Buffer;
-use crate::io::http2::link::{HEAD_BYTES, Lent, Link, Slot, State};
+use crate::io::http2::link::{HEAD_BYTES, Lent, Link, State};
+use crate::io::http2::slot::Slot;
 use crate::io::http2::stream::Http2Stream;
 use crate::io::http2::translate::{Method, TargetForm, write_request};
 use crate::io::stream::Stream;
+
+/// Largest window of a connection (RFC 9113, section 6.9.1).
+const WINDOW_MAX: u32 = (1 << 31) - 1;
 
 /// Result of driving a connection.
 #[derive(Debug)]
@@ -25,8 +29,18 @@ pub(crate) enum Accepted {
 
 impl Link {
     /// Begins HTTP/2 on a connection of a client, of which `buffer` was read already.
-    pub(crate) fn new(transport: Stream, buffer: Buffer, streams: u32, form: TargetForm) -> Self {
-        let limits = Limits { streams, head_bytes: HEAD_BYTES, ..Limits::default() };
+    /// `are_independent`: a body that is not read must not delay the others, as with calls of gRPC.
+    pub(crate) fn new(
+        transport: Stream,
+        buffer: Buffer,
+        streams: u32,
+        form: TargetForm,
+        are_independent: bool,
+    ) -> Self {
+        let mut limits = Limits { streams, head_bytes: HEAD_BYTES, ..Limits::default() };
+        if are_independent {
+            limits.connection_window = limits.stream_window.saturating_mul(streams).min(WINDOW_MAX);
+        }
         Self::over(transport, Connection::new(limits, Instant::now()), buffer, form)
     }
 
@@ -59,7 +73,8 @@ impl State {
             return None;
         };
         let mut slot = Slot { is_ended: is_last, ..Slot::default() };
-        slot.is_chunked = write_request(&mut slot.received, &request, method, self.form, !is_last);
+        slot.is_chunked = write_request(&mut slot.received.bytes, &request, method, self.form, !is_last);
+        slot.note_head(0);
         self.slots.insert(id, slot);
         Some((id, method))
     }

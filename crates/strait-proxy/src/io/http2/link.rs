@@ -11,9 +11,7 @@ use strait_http2::{Abuse, Connection, ErrorCode, Event};
 use strait_transfer::pipe::Pipe;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
-use crate::io::forward::LAST_CHUNK;
-use crate::io::head::push_field;
-use crate::io::http2::origin_link::StreamFailure;
+use crate::io::http2::slot::{Slot, StreamFailure};
 use crate::io::http2::translate::{Method, TargetForm};
 use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
@@ -47,6 +45,10 @@ pub(super) struct State {
     pub(super) pipe: Lent,
     /// True if streams wait for room for their heads.
     waits_for_room: bool,
+    /// Requests to the origin that are about to open streams.
+    pub(super) promised: usize,
+    /// Waker of the task that waits for the peer's SETTINGS.
+    pub(super) begun: Option<Waker>,
     /// Wakers of requests that wait for room for their heads, before they have streams.
     pub(super) openers: Vec<Waker>,
     /// True once nothing can be received or sent any more.
@@ -71,29 +73,6 @@ pub(super) enum Lent {
     Pipe(Pipe),
 }
 
-/// Received bytes of a stream, and the wakers of its task.
-#[derive(Debug, Default)]
-pub(super) struct Slot {
-    /// Head of the message as text, then its body.
-    pub(super) received: Vec<u8>,
-    /// Bytes of the body in it for which no window was announced.
-    pub(super) unannounced: usize,
-    pub(super) is_chunked: bool,
-    pub(super) is_ended: bool,
-    /// True if the stream has the request HEAD.
-    pub(super) is_to_head: bool,
-    /// Reason for which a response will not be complete.
-    pub(super) failure: Option<StreamFailure>,
-    pub(super) reader: Option<Waker>,
-    pub(super) writer: Option<Waker>,
-    /// Waker of a task that waits for the end of the stream.
-    pub(super) watcher: Option<Waker>,
-    /// Bytes that the transport had when the stream began to wait for its turn.
-    pub(super) waits_since: Option<u64>,
-    /// Bytes of other streams that were sent during earlier waits.
-    pub(super) taken_by_others: u64,
-}
-
 /// New request, if there is one; an error with the exceeded limit after a violation.
 pub(super) type Step = Result<Option<(u32, Method)>, Option<Abuse>>;
 
@@ -110,6 +89,8 @@ impl Link {
             turn: None,
             pipe: Lent::Unused,
             waits_for_room: false,
+            promised: 0,
+            begun: None,
             openers: Vec::new(),
             is_over: false,
             violation: None,
@@ -176,7 +157,7 @@ impl State {
         self.slots.is_empty() && self.is_flushed()
     }
 
-    fn is_flushed(&self) -> bool {
+    pub(super) fn is_flushed(&self) -> bool {
         self.held() == 0 && self.protocol.output().is_empty()
     }
 
@@ -242,6 +223,7 @@ impl State {
                         slot.failure.get_or_insert(StreamFailure::of_reset(code));
                         slot.wake();
                     }
+                    self.give_up_turn(stream);
                 }
                 Some(Event::Response { stream, is_last }) => self.receive_response(stream, is_last),
                 Some(Event::GoAway { last_stream }) => self.refuse_above(last_stream),
@@ -250,6 +232,11 @@ impl State {
             if request.is_some() {
                 return Ok(request);
             }
+        }
+        if self.protocol.has_settings()
+            && let Some(waker) = self.begun.take()
+        {
+            waker.wake();
         }
         // Windows may be wider now.
         self.pass_turn();
@@ -281,6 +268,7 @@ impl State {
 
     pub(super) fn end(&mut self) {
         self.is_over = true;
+        self.begun.take().into_iter().for_each(Waker::wake);
         self.wake_openers();
         self.wake_driver();
         self.slots.values_mut().for_each(Slot::wake);
@@ -303,11 +291,8 @@ impl State {
     /// Takes up to `room.len()` received bytes of a stream.
     pub(super) fn take(&mut self, id: u32, room: &mut [u8]) -> usize {
         let Some(slot) = self.slots.get_mut(&id) else { return 0 };
-        let len = room.len().min(slot.received.len());
-        room[..len].copy_from_slice(&slot.received[..len]);
-        slot.received.drain(..len);
-        let announced = slot.unannounced.min(len);
-        slot.unannounced -= announced;
+        let len = slot.received.take(room);
+        let announced = slot.announce(len);
         self.protocol.consumed(id, announced);
         // Windows may have been announced.
         self.wake_driver();
@@ -406,6 +391,15 @@ impl State {
         self.wake_driver();
     }
 
+    /// Ends the wait of a stream for its turn, and the turn: its user sends no more.
+    pub(super) fn give_up_turn(&mut self, id: u32) {
+        self.protocol.want(id, false);
+        if self.turn == Some(id) {
+            self.turn = None;
+            self.pass_turn();
+        }
+    }
+
     /// Returns the bytes that the client took from other streams while this one waited for its turn
     /// and had a window: its client is not slow.
     pub(super) fn taken_by_others(&self, id: u32) -> u64 {
@@ -454,55 +448,5 @@ impl State {
         }
         self.pass_turn();
         self.wake_driver();
-    }
-}
-
-impl Slot {
-    /// Adds a part of the body.
-    fn receive(&mut self, bytes: &[u8], is_last: bool) {
-        if self.is_chunked && !bytes.is_empty() {
-            self.received.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
-        }
-        self.received.extend_from_slice(bytes);
-        if self.is_chunked && !bytes.is_empty() {
-            self.received.extend_from_slice(b"\r\n");
-        }
-        if self.is_chunked && is_last {
-            self.received.extend_from_slice(LAST_CHUNK);
-        }
-        self.unannounced += bytes.len();
-        self.is_ended |= is_last;
-        if let Some(waker) = self.reader.take() {
-            waker.wake();
-        }
-    }
-
-    /// Ends the body with trailers. A body of a known length has no place for them in HTTP/1.1.
-    fn end_with<'f>(&mut self, trailers: impl Iterator<Item = (&'f str, &'f [u8])>) {
-        if self.is_chunked {
-            self.received.extend_from_slice(b"0\r\n");
-            trailers.for_each(|(name, value)| push_field(&mut self.received, name, value));
-            self.received.extend_from_slice(b"\r\n");
-        }
-        self.is_ended = true;
-        if let Some(waker) = self.reader.take() {
-            waker.wake();
-        }
-    }
-
-    /// Notes if the stream has its turn, or waits for it.
-    fn note_turn(&mut self, has_turn: bool, sent_bytes: u64) {
-        if !has_turn {
-            self.waits_since.get_or_insert(sent_bytes);
-        } else if let Some(since) = self.waits_since.take() {
-            self.taken_by_others += sent_bytes - since;
-        }
-    }
-
-    pub(super) fn wake(&mut self) {
-        let all = [self.reader.take(), self.writer.take(), self.watcher.take()];
-        for waker in all.into_iter().flatten() {
-            waker.wake();
-        }
     }
 }

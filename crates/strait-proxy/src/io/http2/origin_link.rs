@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
-use strait_http2::{Abuse, Connection, ErrorCode, Limits};
+use strait_http2::{Abuse, Connection, Limits};
 
 use crate::io::buffer::Buffer;
 use crate::io::deadline::{Deadline, TimedOut};
-use crate::io::http2::link::{HEAD_BYTES, Link, OUTPUT_BYTES, Slot, State};
+use crate::io::http2::link::{HEAD_BYTES, Link, OUTPUT_BYTES, State};
 use crate::io::http2::origin_text::{request_fields, write_response};
+use crate::io::http2::slot::{Slot, StreamFailure};
 use crate::io::http2::translate::TargetForm;
 use crate::io::stream::Stream;
 
@@ -20,25 +21,6 @@ const STREAMS_MAX: u32 = 100;
 const FIELDS_MAX: usize = 99;
 /// Time in which an origin gets the last frames of its connection.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// Reason for which a response will not be complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamFailure {
-    /// The origin has not processed the request: it may be sent again.
-    Refused,
-    /// RST_STREAM with a code, from either side.
-    Reset(u32),
-    /// The connection ended.
-    Ended,
-    /// The connection ended, because the origin violated the protocol by this.
-    Violation(&'static str),
-}
-
-impl StreamFailure {
-    pub(super) fn of_reset(code: u32) -> Self {
-        if code == ErrorCode::RefusedStream as u32 { Self::Refused } else { Self::Reset(code) }
-    }
-}
 
 /// Result of driving a connection.
 #[derive(Debug)]
@@ -67,7 +49,28 @@ impl Link {
     /// Returns true if another request may be sent on it now.
     pub(crate) fn can_open(&self) -> bool {
         let state = self.state();
-        !state.is_over && state.protocol.can_open() && state.protocol.output().len() < OUTPUT_BYTES
+        !state.is_over
+            && state.protocol.room() > state.promised
+            && state.protocol.output().len() < OUTPUT_BYTES
+    }
+
+    /// Waits for the SETTINGS of the origin, which bound the requests.
+    ///
+    /// # Errors
+    /// The connection has ended before; the origin's violation, if that is the reason.
+    pub(crate) async fn settings(&self) -> Result<(), Option<&'static str>> {
+        std::future::poll_fn(|context| {
+            let state = &mut *self.state();
+            if state.protocol.has_settings() {
+                return Poll::Ready(Ok(()));
+            }
+            if state.is_over {
+                return Poll::Ready(Err(state.violation));
+            }
+            state.begun = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Returns true if no more requests may be sent on it.
@@ -98,7 +101,6 @@ impl Link {
             let driven = std::future::poll_fn(|context| self.poll_drive(context, is_quiet));
             match deadline.within(limit, driven).await {
                 Ok(Driven::Busy) => is_quiet = false,
-                Ok(Driven::Idle) if self.is_leaving() => break None,
                 Ok(Driven::Idle) => is_quiet = true,
                 Ok(Driven::End(abuse)) => break abuse,
                 Err(TimedOut) if is_quiet && self.has_no_streams() => break None,
@@ -120,6 +122,9 @@ impl Link {
         match state.poll(context) {
             Poll::Ready(Ok(_)) => Poll::Ready(Driven::End(None)),
             Poll::Ready(Err(abuse)) => Poll::Ready(Driven::End(abuse)),
+            Poll::Pending if state.slots.is_empty() && state.is_flushed() && state.protocol.is_leaving() => {
+                Poll::Ready(Driven::End(None))
+            }
             Poll::Pending if was_idle && !state.slots.is_empty() => Poll::Ready(Driven::Busy),
             Poll::Pending if !was_idle && state.is_idle() => Poll::Ready(Driven::Idle),
             Poll::Pending => Poll::Pending,
@@ -128,25 +133,27 @@ impl Link {
 }
 
 impl State {
-    /// Sends the head of a request; returns its stream and the length of the frames. `None` if no
-    /// request may be sent on this connection any more, or the head is not valid.
+    /// Sends the head of a request; returns its stream and the length of the frames.
+    ///
+    /// # Errors
+    /// No request may be sent on this connection now, or the head is not valid in HTTP/2.
     pub(super) fn open_request(
         &mut self,
         request: &Request<'_>,
         body: BodyFraming,
         takes_trailers: bool,
-    ) -> Option<(u32, usize)> {
+    ) -> Result<(u32, usize), StreamFailure> {
         if self.is_over || !self.protocol.can_open() {
-            return None;
+            return Err(StreamFailure::Refused);
         }
         let scheme = if self.transport.is_encrypted() { "https" } else { "http" };
         let fields = request_fields(request, scheme, takes_trailers);
         let is_to_head = request.method == "HEAD";
-        let (id, len) =
-            self.protocol.open_request(fields.iter(), body == BodyFraming::None, is_to_head).ok()?;
+        let opened = self.protocol.open_request(fields.iter(), body == BodyFraming::None, is_to_head);
+        let (id, len) = opened.map_err(|_| StreamFailure::Unsendable)?;
         self.slots.insert(id, Slot { is_to_head, ..Slot::default() });
         self.wake_driver();
-        Some((id, len))
+        Ok((id, len))
     }
 
     /// Waits for room in the output for the head of a request.
@@ -163,7 +170,9 @@ impl State {
     /// Adds the head of a response to the received text.
     pub(super) fn receive_response(&mut self, id: u32, is_last: bool) {
         let (Ok(response), Some(slot)) = (self.protocol.response(), self.slots.get_mut(&id)) else { return };
-        slot.is_chunked = write_response(&mut slot.received, &response, is_last, slot.is_to_head);
+        let before = slot.received.bytes.len();
+        slot.is_chunked = write_response(&mut slot.received.bytes, &response, is_last, slot.is_to_head);
+        slot.note_head(before);
         slot.is_ended = is_last;
         if let Some(waker) = slot.reader.take() {
             waker.wake();

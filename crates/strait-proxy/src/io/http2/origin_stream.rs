@@ -11,7 +11,7 @@ use strait_http::head;
 use crate::io::buffer::Buffer;
 use crate::io::http2::body::{OutgoingBody, Sender, invalid};
 use crate::io::http2::link::{Link, State};
-use crate::io::http2::origin_link::StreamFailure;
+use crate::io::http2::slot::StreamFailure;
 use crate::io::moved::Moved;
 
 /// Stream of an HTTP/2 connection to an origin.
@@ -21,6 +21,8 @@ pub(crate) struct OriginStream {
     is_encrypted: bool,
     is_encrypted_here: bool,
     sink: Sink,
+    /// Reason for which no stream was opened.
+    unopened: StreamFailure,
     /// True if the client of the request accepts trailers.
     pub(crate) takes_trailers: bool,
     /// Bytes of its frames.
@@ -48,18 +50,33 @@ enum Sink {
 impl OriginStream {
     pub(crate) fn new(link: Link) -> Self {
         let (is_encrypted, is_encrypted_here) = {
-            let state = link.state();
+            let mut state = link.state();
+            state.promised += 1;
             (state.transport.is_encrypted(), state.transport.is_encrypted_here())
         };
         let stream = Arc::new(Opened { link, id: OnceLock::new() });
         let (sink, moved) = (Sink::Head(Vec::new()), Moved::default());
-        Self { stream, is_encrypted, is_encrypted_here, sink, takes_trailers: false, moved }
+        let unopened = StreamFailure::Refused;
+        Self { stream, is_encrypted, is_encrypted_here, sink, unopened, takes_trailers: false, moved }
     }
 
     /// Returns another user of the stream, which sends the body of the request.
     pub(crate) fn split(&mut self) -> Self {
         let sink = std::mem::replace(&mut self.sink, Sink::Done);
-        Self { stream: self.stream.clone(), sink, moved: Moved::default(), ..*self }
+        Self {
+            stream: self.stream.clone(),
+            is_encrypted: self.is_encrypted,
+            is_encrypted_here: self.is_encrypted_here,
+            sink,
+            unopened: self.unopened,
+            takes_trailers: self.takes_trailers,
+            moved: Moved::default(),
+        }
+    }
+
+    /// Returns its connection.
+    pub(crate) fn link(&self) -> Link {
+        self.stream.link.clone()
     }
 
     /// Returns true if its connection uses TLS.
@@ -76,8 +93,14 @@ impl OriginStream {
     pub(crate) fn failure(&self) -> Option<StreamFailure> {
         match self.stream.id.get() {
             Some(id) => self.stream.link.state().failure(*id),
-            // Nothing was sent.
-            None => Some(StreamFailure::Refused),
+            None => Some(self.unopened),
+        }
+    }
+
+    /// Ends the sending of an incomplete request: other streams get its turn.
+    pub(crate) fn give_up_turn(&self) {
+        if let Some(id) = self.stream.id.get() {
+            self.stream.link.state().give_up_turn(*id);
         }
     }
 
@@ -119,7 +142,9 @@ impl OriginStream {
         let Some(id) = stream.id.get() else { return self.poll_head(state, context, bytes) };
         state.slot(*id)?;
         // The proxy writes no more than its head has announced.
-        let Sink::Body(body) = &mut self.sink else { return Poll::Ready(Err(io::ErrorKind::WriteZero.into())) };
+        let Sink::Body(body) = &mut self.sink else {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        };
         let is_encrypted_here = self.is_encrypted_here;
         let mut sender = Sender { id: *id, is_encrypted_here, moved: &mut self.moved };
         let taken = body.poll_take(state, context, &mut sender, bytes);
@@ -141,15 +166,20 @@ impl OriginStream {
         let known = before.len();
         before.extend_from_slice(bytes);
         let (id, frames, body, len) = {
-            let Some((request, len)) = head::request(before).map_err(invalid)? else {
+            self.unopened = StreamFailure::Unsendable;
+            let Some((request, len)) = head::own_request(before).map_err(invalid)? else {
                 return Poll::Ready(Ok(bytes.len()));
             };
             let body = framing::of_request(&request).map_err(invalid)?;
             let opened = state.open_request(&request, body, self.takes_trailers);
-            let (id, frames) = opened.ok_or_else(closed)?;
+            let (id, frames) = opened.map_err(|failure| {
+                self.unopened = failure;
+                closed()
+            })?;
             (id, frames, body, len)
         };
         let _ = self.stream.id.set(id);
+        state.promised = state.promised.saturating_sub(1);
         self.moved.add(0, frames, self.is_encrypted_here);
         let has_body = body != framing::BodyFraming::None;
         self.sink = if has_body { Sink::Body(OutgoingBody::new(body)) } else { Sink::Done };
@@ -157,10 +187,20 @@ impl OriginStream {
     }
 }
 
+impl Drop for OriginStream {
+    fn drop(&mut self) {
+        if matches!(self.sink, Sink::Body(_)) {
+            self.give_up_turn();
+        }
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
-        if let Some(id) = self.id.get() {
-            self.link.state().release(*id);
+        let mut state = self.link.state();
+        match self.id.get() {
+            Some(id) => state.release(*id),
+            None => state.promised = state.promised.saturating_sub(1),
         }
     }
 }
