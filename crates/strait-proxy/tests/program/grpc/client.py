@@ -1,21 +1,34 @@
-"""gRPC client for tests: `client.py TARGET CASE [ARGUMENT]`. Prints the result of the case."""
+"""gRPC client for tests. Runs a case, and prints its result."""
 
+import argparse
 import queue
-import sys
 
 import grpc
 
 PIECE = bytes(range(256)) * 256
 MIB = 1 << 20
 
-target, case = sys.argv[1:3]
-argument = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+parser = argparse.ArgumentParser()
+parser.add_argument("target")
+parser.add_argument("case")
+parser.add_argument("number", type=int, nargs="?", default=0)
+parser.add_argument("--root", help="certificate of an authority; without it the connection has no TLS")
+parser.add_argument("--host", help="host of the calls")
+parser.add_argument("--service", default="test.Test")
+arguments = parser.parse_args()
+argument = arguments.number
 options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
-channel = grpc.insecure_channel(target, options=options)
+if arguments.root:
+    options.append(("grpc.ssl_target_name_override", arguments.host))
+    with open(arguments.root, "rb") as root:
+        credentials = grpc.ssl_channel_credentials(root.read())
+    channel = grpc.secure_channel(arguments.target, credentials, options=options)
+else:
+    channel = grpc.insecure_channel(arguments.target, options=options)
 
 
 def stub(kind, name):
-    return getattr(channel, kind)("/test.Test/" + name)
+    return getattr(channel, kind)(f"/{arguments.service}/{name}")
 
 
 def status_of(call):
@@ -29,7 +42,7 @@ def status_of(call):
 def unary():
     response, call = stub("unary_unary", "Unary").with_call(b"hello", timeout=60)
     metadata = dict(call.initial_metadata()), dict(call.trailing_metadata())
-    print(response.decode(), metadata[0]["x-begin"], metadata[1]["x-end"])
+    print(response.decode(), metadata[0]["x-begin"], metadata[1]["x-end"], metadata[1]["x-end-bin"])
 
 
 def client_stream():
@@ -90,4 +103,11 @@ def many():
     print(argument)
 
 
-locals()[case]()
+def rate():
+    """Calls in a row: the first ones are answered, and then a limit refuses some."""
+    results = [status_of(lambda: stub("unary_unary", "Unary")(b"")).split()[0] for _ in range(argument)]
+    first = next((index for index, result in enumerate(results) if result != "OK"), argument)
+    print(first, *sorted(set(results)))
+
+
+locals()[arguments.case]()

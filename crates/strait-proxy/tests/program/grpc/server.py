@@ -1,4 +1,5 @@
-"""gRPC server for tests: echo in all four forms, and calls that end early. Prints its port."""
+"""gRPC server for tests: `server.py [KEY CERTIFICATE]`. It echoes in all four forms, and waits for cancelled calls. Prints
+its port."""
 
 import concurrent.futures
 import sys
@@ -13,7 +14,7 @@ cancelled = threading.Semaphore(0)
 
 def unary(request, context):
     context.send_initial_metadata((("x-begin", "1"),))
-    context.set_trailing_metadata((("x-end", str(len(request))), ("x-bin", b"\x00\xff")) if False else (("x-end", str(len(request))),))
+    context.set_trailing_metadata((("x-end", str(len(request))), ("x-end-bin", b"\x00\xff")))
     return request[::-1]
 
 
@@ -35,22 +36,25 @@ def fail(request, context):
     context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not \u00e4 this way")
 
 
+def await_end(context):
+    """Waits until a call is cancelled, and counts it."""
+    done = threading.Event()
+    # False: the call has ended already.
+    if context.add_callback(done.set):
+        done.wait()
+    cancelled.release()
+
+
 def wait(request, context):
     """Waits until the call is cancelled; the next call of `cancellations` returns then."""
-    done = threading.Event()
-    context.add_callback(done.set)
-    done.wait()
-    cancelled.release()
+    await_end(context)
     return b""
 
 
 def wait_stream(requests, context):
     """Sends a message, then as `wait`."""
     yield b"begun"
-    done = threading.Event()
-    context.add_callback(done.set)
-    done.wait()
-    cancelled.release()
+    await_end(context)
 
 
 def cancellations(request, context):
@@ -62,10 +66,6 @@ def cancellations(request, context):
 
 def timeout_of(request, context):
     return str(context.time_remaining()).encode()
-
-
-def trailers_only(request, context):
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "who")
 
 
 METHODS = {
@@ -82,7 +82,8 @@ METHODS = {
 
 options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 server = grpc.server(concurrent.futures.ThreadPoolExecutor(32), options=options)
-server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", METHODS),))
+for service in ["test.Test", "shop.Orders"]:
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, METHODS),))
 if len(sys.argv) > 2:
     key, certificate = (open(name, "rb").read() for name in sys.argv[1:3])
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
