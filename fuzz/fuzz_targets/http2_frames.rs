@@ -1,5 +1,5 @@
-//! Fuzzes the input of an HTTP/2 connection: events do not depend on how the bytes are divided, and
-//! no input exceeds a limit.
+//! Fuzzes the input of an HTTP/2 connection of a client: events do not depend on how the bytes are
+//! divided, and no input exceeds a limit.
 
 #![no_main]
 
@@ -27,7 +27,9 @@ fn take(connection: &mut Connection, now: Instant, bytes: &[u8]) -> Option<usize
             Some(Event::Request { stream, .. }) => {
                 assert!(connection.request().is_ok() && connection.is_open(stream));
             }
+            Some(Event::Trailers { .. }) => assert!(connection.trailers().all(|(name, _)| !name.is_empty())),
             Some(Event::TooLarge { .. } | Event::Reset { .. }) => {}
+            Some(Event::Response { .. } | Event::GoAway { .. }) => unreachable!("events of a client"),
             None if used == 0 => return Some(at),
             None => {}
         }

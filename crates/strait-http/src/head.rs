@@ -64,19 +64,34 @@ pub struct Response<'b> {
 /// # Errors
 /// The head violates the grammar or is longer than [`HEAD_BYTES_MAX`].
 pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> {
+    request_within::<FIELDS_MAX>(bytes, HEAD_BYTES_MAX)
+}
+
+/// Like [`request`], for a head that the proxy has written itself.
+///
+/// # Errors
+/// The head violates the grammar, or is longer than [`OWN_HEAD_BYTES_MAX`].
+pub fn own_request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> {
+    request_within::<OWN_FIELDS_MAX>(bytes, OWN_HEAD_BYTES_MAX)
+}
+
+fn request_within<const LINES_MAX: usize>(
+    bytes: &[u8],
+    bytes_max: usize,
+) -> Result<Option<(Request<'_>, usize)>, Malformed> {
     let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &bytes[skipped..];
     if skipped == 0 && bytes == b"\r" {
         return Ok(None);
     }
     check_start(bytes)?;
-    let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; LINES_MAX];
     let mut parsed = httparse::Request::new(&mut []);
     let result = parsed.parse_with_uninit_headers(bytes, &mut lines);
     if result == Err(httparse::Error::Version) && !has_version(bytes) {
         return Err(Malformed::Syntax("a request line without a version at its end"));
     }
-    let Some(len) = whole(result, bytes, HEAD_BYTES_MAX)? else { return Ok(None) };
+    let Some(len) = whole(result, bytes, bytes_max)? else { return Ok(None) };
     let (Some(method), Some(target)) = (parsed.method, parsed.path) else {
         return Err(Malformed::Syntax("a request line without method or target"));
     };

@@ -50,11 +50,13 @@ const OF_HEAD: [&str; 31] = [
 /// preconditions, and proxies.
 const BEGINNINGS: [&str; 6] = ["accept-", "access-control-", "content-", "if-", "proxy-", "x-forwarded-"];
 
-/// Filter of the trailers of a response.
+/// Filter of the trailers of a message.
 #[derive(Clone, Debug)]
 pub struct Trailers {
     /// Names listed in Connection, which belong to the connection.
     named: Vec<String>,
+    /// True for a request: programs that serve it read an underscore as a hyphen.
+    is_of_request: bool,
 }
 
 impl Trailers {
@@ -62,7 +64,12 @@ impl Trailers {
     /// may name any trailer.
     pub fn of(fields: &Fields<'_>) -> Option<Self> {
         let named = fields.elements("connection").map(str::to_owned).collect();
-        fields.is_legible("connection").then_some(Self { named })
+        fields.is_legible("connection").then_some(Self { named, is_of_request: false })
+    }
+
+    /// Filter for a request of HTTP/2, which has no Connection.
+    pub fn of_request() -> Self {
+        Self { named: Vec::new(), is_of_request: true }
     }
 
     /// Returns true if a trailer is forwarded. `line` may include its line end.
@@ -72,7 +79,8 @@ impl Trailers {
         let (name, value) = line.split_at(colon);
         let Ok(name) = std::str::from_utf8(name) else { return false };
         let is_named = self.named.iter().any(|named| named.eq_ignore_ascii_case(name));
-        !is_named && !is_of_connection(name) && !is_of_head(name) && is_value(value)
+        let is_ambiguous = self.is_of_request && name.contains('_');
+        !is_named && !is_ambiguous && !is_of_connection(name) && !is_of_head(name) && is_value(value)
     }
 }
 

@@ -5,20 +5,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use crate::error::{ConnectionError, ErrorCode};
-use crate::frame::{STREAM_MAX, push_go_away, push_reset};
+use crate::frame::{PREFACE, STREAM_MAX, push_go_away, push_reset};
 use crate::hpack::{Decoder, FieldList};
 use crate::limits::{Abuse, Limits, Meters};
 use crate::receive::Reading;
-use crate::request::Request;
+use crate::request::{Request, fields};
+use crate::response::Response;
 use crate::schedule::GroupTurns;
-use crate::settings::{Peer, TABLE_BYTES, WINDOW_DEFAULT, push_own};
+use crate::settings::{Peer, Side, TABLE_BYTES, WINDOW_DEFAULT, push_own};
 use crate::stream::{Sending, Stream};
 
 /// Streams that were reset here, and late frames of which are ignored.
 const RESET_MAX: usize = 128;
 
-/// Received event. Until the next call of [`Connection::next`], [`Connection::request`] returns the
-/// head of a request.
+/// Streams of a client that wait for their end, without a user.
+const AWAITED_ENDS_MAX: usize = 16;
+
+/// Received event. Until the next call of [`Connection::next`], [`Connection::request`] or
+/// [`Connection::response`] returns a head, and [`Connection::trailers`] the trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'b> {
     /// New request. Call [`Connection::release`] when it is answered or given up.
@@ -33,25 +37,46 @@ pub enum Event<'b> {
         /// Stream.
         stream: u32,
     },
+    /// Head of a response, at the client's side: interim ones, then the final one.
+    Response {
+        /// Stream.
+        stream: u32,
+        /// True if nothing follows it.
+        is_last: bool,
+    },
+    /// Trailers, which end a message.
+    Trailers {
+        /// Stream.
+        stream: u32,
+    },
     /// Part of a body. Call [`Connection::consumed`] when its bytes need no more memory.
     Body {
         /// Stream.
         stream: u32,
         /// Part, maybe empty.
         bytes: &'b [u8],
-        /// True at the end of the request.
+        /// True at the end of the message.
         is_last: bool,
     },
     /// A stream was reset, by either side: its request is given up.
     Reset {
         /// Stream.
         stream: u32,
+        /// Code on the wire.
+        code: u32,
+    },
+    /// The server accepts no more streams, and has not processed those above the last one. At the
+    /// client's side.
+    GoAway {
+        /// Last stream that it may have processed.
+        last_stream: u32,
     },
 }
 
-/// Server's side of a connection.
+/// One side of a connection.
 #[derive(Debug)]
 pub struct Connection {
+    pub(crate) side: Side,
     pub(crate) limits: Limits,
     pub(crate) meters: Meters,
     pub(crate) peer: Peer,
@@ -63,7 +88,7 @@ pub struct Connection {
     pub(crate) decoder: Decoder,
     pub(crate) list: FieldList,
     pub(crate) streams: BTreeMap<u32, Stream>,
-    /// Latest stream that the client has opened.
+    /// Latest stream that the client, either side, has opened.
     pub(crate) last_stream: u32,
     /// Streams that were reset here, the latest one last.
     pub(crate) reset_here: VecDeque<u32>,
@@ -74,6 +99,8 @@ pub struct Connection {
     pub(crate) has_encoded: bool,
     pub(crate) is_closing: bool,
     pub(crate) has_announced_end: bool,
+    /// True once the peer accepts no more streams.
+    pub(crate) is_left: bool,
     pub(crate) turns: u64,
     pub(crate) group_turns: GroupTurns,
 }
@@ -90,15 +117,26 @@ pub(crate) struct Block {
 }
 
 impl Connection {
-    /// Begins a connection; its output has the server's preface.
+    /// Begins the server's side of a connection; its output has the server's preface.
     pub fn new(limits: Limits, now: Instant) -> Self {
-        let mut output = Vec::new();
-        push_own(&limits, &mut output);
+        Self::of(Side::Server, limits, now)
+    }
+
+    /// Begins the client's side of a connection; its output has the client's preface. Requests may
+    /// be sent at once ([`Connection::open_request`]).
+    pub fn client(limits: Limits, now: Instant) -> Self {
+        Self::of(Side::Client, limits, now)
+    }
+
+    fn of(side: Side, limits: Limits, now: Instant) -> Self {
+        let mut output = if side == Side::Client { PREFACE.to_vec() } else { Vec::new() };
+        push_own(&limits, side, &mut output);
         let mut connection = Self {
+            side,
             limits,
-            meters: Meters::new(now),
+            meters: Meters::new(&limits, now),
             peer: Peer::default(),
-            reading: Reading::Preface,
+            reading: if side == Side::Server { Reading::Preface } else { Reading::Head },
             payload: Vec::new(),
             has_settings: false,
             block: Block::default(),
@@ -114,6 +152,7 @@ impl Connection {
             has_encoded: false,
             is_closing: false,
             has_announced_end: false,
+            is_left: false,
             turns: 0,
             group_turns: GroupTurns::default(),
         };
@@ -127,6 +166,19 @@ impl Connection {
     /// There was no such event.
     pub fn request(&self) -> Result<Request<'_>, ConnectionError> {
         Request::parse(&self.list).map_err(ConnectionError::protocol)
+    }
+
+    /// Returns the head of the response of the last event.
+    ///
+    /// # Errors
+    /// There was no such event.
+    pub fn response(&self) -> Result<Response<'_>, ConnectionError> {
+        Response::parse(&self.list).map_err(ConnectionError::protocol)
+    }
+
+    /// Returns the fields of the trailers of the last event. Names are in lower case.
+    pub fn trailers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        fields(&self.list)
     }
 
     /// Returns the number of streams that are not released yet.
@@ -150,8 +202,14 @@ impl Connection {
     /// Accepts no more streams and announces that; the streams under way continue.
     pub fn go_away(&mut self) {
         if !std::mem::replace(&mut self.is_closing, true) {
-            push_go_away(&mut self.output, self.last_stream, ErrorCode::NoError, "");
+            let last_stream = self.last_of_peer();
+            push_go_away(&mut self.output, last_stream, ErrorCode::NoError, "");
         }
+    }
+
+    /// Returns true once the peer's SETTINGS were received.
+    pub fn has_settings(&self) -> bool {
+        self.has_settings
     }
 
     /// Returns true after [`Connection::go_away`].
@@ -159,25 +217,67 @@ impl Connection {
         self.is_closing
     }
 
-    /// Gives up a stream: its client gets RST_STREAM with the code.
-    pub fn reset(&mut self, stream: u32, code: ErrorCode) {
+    /// Returns the latest stream that the peer has opened, for GOAWAY.
+    pub(crate) fn last_of_peer(&self) -> u32 {
+        if self.side == Side::Server { self.last_stream } else { 0 }
+    }
+
+    /// Gives up a stream: its peer gets RST_STREAM with the code.
+    pub fn reset(&mut self, stream: u32, code: impl Into<u32>) {
         if let Some(state) = self.streams.get_mut(&stream)
             && !state.is_closed()
         {
             state.is_reset = true;
-            self.push_reset(stream, code);
+            self.push_reset(stream, code.into());
         }
     }
 
     /// Ends the use of a stream. A response without its end is cut off by RST_STREAM, and so is the
-    /// rest of a request after its response (RFC 9113, section 8.1).
+    /// rest of a request after its response (RFC 9113, section 8.1). A client cancels a request
+    /// without a complete response.
     pub fn release(&mut self, stream: u32) {
+        if self.awaits_end(stream) {
+            return;
+        }
         let is_whole = self.streams.get(&stream).is_some_and(|it| it.sending == Sending::Done);
-        self.reset(stream, if is_whole { ErrorCode::NoError } else { ErrorCode::Internal });
+        let code = match self.side {
+            Side::Client => ErrorCode::Cancel,
+            Side::Server if is_whole => ErrorCode::NoError,
+            Side::Server => ErrorCode::Internal,
+        };
+        self.reset(stream, code);
         self.streams.remove(&stream);
     }
 
-    pub(crate) fn push_reset(&mut self, stream: u32, code: ErrorCode) {
+    /// Lets a stream wait for its end if its user has all of a response of known length: a reset
+    /// would count as a cancelled request at the server. Returns false if it is to be reset.
+    fn awaits_end(&mut self, stream: u32) -> bool {
+        let is_complete = |it: &Stream| {
+            it.response.is_some()
+                && it.receives
+                && !it.is_reset
+                && it.sending == Sending::Done
+                && it.content_left == Some(0)
+        };
+        let Some(state) = self.streams.get_mut(&stream).filter(|it| is_complete(it)) else { return false };
+        state.is_released = true;
+        let mut released = self.streams.iter().filter(|(_, it)| it.is_released).map(|(id, _)| *id);
+        let (oldest, count) = (released.next(), 1 + released.count());
+        if let Some(oldest) = oldest.filter(|_| count > AWAITED_ENDS_MAX) {
+            self.reset(oldest, ErrorCode::Cancel);
+            self.streams.remove(&oldest);
+        }
+        true
+    }
+
+    /// Forgets a stream that has no user, after it was reset.
+    pub(crate) fn forget_released(&mut self, stream: u32) {
+        if self.streams.get(&stream).is_some_and(|it| it.is_released) {
+            self.streams.remove(&stream);
+        }
+    }
+
+    pub(crate) fn push_reset(&mut self, stream: u32, code: u32) {
         push_reset(&mut self.output, stream, code);
         if self.reset_here.len() == RESET_MAX {
             self.reset_here.pop_front();
@@ -185,16 +285,18 @@ impl Connection {
         self.reset_here.push_back(stream);
     }
 
-    /// Refuses a frame or a request, and counts it. Returns true if the stream had a user.
-    pub(crate) fn refuse(
+    /// Refuses a frame or a message, and counts it. Returns an event if the stream had a user.
+    pub(crate) fn refuse<'b>(
         &mut self,
         stream: u32,
         code: ErrorCode,
         now: Instant,
-    ) -> Result<bool, ConnectionError> {
+    ) -> Result<Option<Event<'b>>, ConnectionError> {
         self.meters.count(Abuse::StreamErrors, now)?;
-        self.push_reset(stream, code);
+        self.push_reset(stream, code.into());
         let state = self.streams.get_mut(&stream);
-        Ok(state.is_some_and(|state| !std::mem::replace(&mut state.is_reset, true)))
+        let had_user = state.is_some_and(|state| !std::mem::replace(&mut state.is_reset, true));
+        self.forget_released(stream);
+        Ok(had_user.then_some(Event::Reset { stream, code: code.into() }))
     }
 }

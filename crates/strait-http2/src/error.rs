@@ -28,6 +28,12 @@ pub enum ErrorCode {
     EnhanceYourCalm = 0xb,
 }
 
+impl From<ErrorCode> for u32 {
+    fn from(code: ErrorCode) -> Self {
+        code as Self
+    }
+}
+
 /// Error that ends a connection: send the output, which has a GOAWAY with the code, and close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]

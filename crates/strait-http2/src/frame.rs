@@ -84,9 +84,9 @@ pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-pub(crate) fn push_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
+pub(crate) fn push_reset(out: &mut Vec<u8>, stream: u32, code: u32) {
     out.extend_from_slice(&Head::new(4, kind::RST_STREAM, 0, stream).bytes());
-    out.extend_from_slice(&(code as u32).to_be_bytes());
+    out.extend_from_slice(&code.to_be_bytes());
 }
 
 pub(crate) fn push_window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {

@@ -1,12 +1,15 @@
-//! Server's side of an HTTP/2 connection (RFC 9113) without I/O and without a clock: frames, header
+//! Both sides of an HTTP/2 connection (RFC 9113) without I/O and without a clock: frames, header
 //! blocks (HPACK, RFC 7541), streams, flow control, and the order of streams (RFC 9218).
 //!
 //! [`Connection`] takes received bytes and the time, and returns events. Frames to send gather in
 //! its output. The payload of DATA frames passes through unread in both directions: the caller may
 //! keep it in the kernel.
 //!
-//! Each resource that a client can make a server spend has a limit with a name, [`Abuse`], which
-//! the error of a connection that exceeds it carries.
+//! [`Connection::new`] is the server's side, [`Connection::client`] the client's. Both have one
+//! parser of frames, one HPACK and one flow control.
+//!
+//! Each resource that a peer can make this side spend has a limit with a name, [`Abuse`], which the
+//! error of a connection that exceeds it carries.
 //!
 //! ```
 //! use strait_http2::{Connection, Event, Limits, PREFACE};
@@ -32,6 +35,9 @@
 //! # Ok::<(), strait_http2::ConnectionError>(())
 //! ```
 
+mod client;
+#[cfg(test)]
+mod client_tests;
 mod connection;
 mod error;
 mod frame;
@@ -40,6 +46,7 @@ mod limits;
 mod priority;
 mod receive;
 mod request;
+mod response;
 mod schedule;
 mod send;
 mod settings;
@@ -53,3 +60,4 @@ pub use frame::{FRAME_HEAD_BYTES, PREFACE};
 pub use limits::{Abuse, Limits};
 pub use priority::Priority;
 pub use request::Request;
+pub use response::Response;

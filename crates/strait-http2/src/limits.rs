@@ -1,24 +1,27 @@
-//! Limits of what a client can make a server spend, with their names.
+//! Limits of what a peer can make the other side spend, with their names.
 
 use std::time::Instant;
 
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Concurrent requests (SETTINGS_MAX_CONCURRENT_STREAMS).
+    /// Concurrent requests (SETTINGS_MAX_CONCURRENT_STREAMS); of a client, its own maximum.
     pub streams: u32,
-    /// Bytes of a request's fields, counted as in SETTINGS_MAX_HEADER_LIST_SIZE.
+    /// Bytes of the fields of a head, counted as in SETTINGS_MAX_HEADER_LIST_SIZE.
     pub head_bytes: usize,
-    /// Fields of a request.
+    /// Fields of a head.
     pub fields: usize,
-    /// Bytes of a request body that a client may send ahead (SETTINGS_INITIAL_WINDOW_SIZE).
+    /// Bytes of a body that the peer may send ahead (SETTINGS_INITIAL_WINDOW_SIZE).
     pub stream_window: u32,
-    /// Bytes of all request bodies that a client may send ahead.
+    /// Bytes of all bodies that the peer may send ahead.
     pub connection_window: u32,
     /// Bytes of frames that wait to be sent, without payloads of DATA frames.
     pub output_bytes: usize,
     /// True if WebSocket streams are accepted (RFC 8441).
     pub takes_websockets: bool,
+    /// DATA frames with few bytes per second, in the long run, in addition to those that belong to
+    /// longer data.
+    pub small_data: u32,
 }
 
 impl Default for Limits {
@@ -31,6 +34,22 @@ impl Default for Limits {
             connection_window: 128 << 10,
             output_bytes: 256 << 10,
             takes_websockets: true,
+            // Messages of gRPC have a frame each.
+            small_data: 5000,
+        }
+    }
+}
+
+impl Limits {
+    /// Limits of a client. The window of a stream is the memory that a slow reader of a response
+    /// needs; that of the connection only bounds what is on its way.
+    pub fn of_client() -> Self {
+        Self {
+            stream_window: 256 << 10,
+            connection_window: 1 << 20,
+            takes_websockets: false,
+            small_data: 50_000,
+            ..Self::default()
         }
     }
 }
@@ -40,7 +59,7 @@ impl Default for Limits {
 pub enum Abuse {
     /// Requests that the client has cancelled (CVE-2023-44487).
     RapidReset,
-    /// Requests that were refused, malformed, or in violation of their stream's state.
+    /// Messages that were refused, malformed, or in violation of their stream's state.
     StreamErrors,
     /// CONTINUATION frames, and bytes, of one header block (CVE-2024-27316).
     Continuation,
@@ -58,7 +77,7 @@ pub enum Abuse {
     Priority,
     /// Frames of unknown types.
     Unknown,
-    /// Output that the client does not read (CVE-2019-9517).
+    /// Output that the peer does not read (CVE-2019-9517).
     Output,
 }
 
@@ -107,7 +126,7 @@ impl Abuse {
             Self::WindowUpdate => "too many WINDOW_UPDATE frames",
             Self::Priority => "too many PRIORITY and PRIORITY_UPDATE frames",
             Self::Unknown => "too many frames of unknown types",
-            Self::Output => "the client does not read what it causes to be sent",
+            Self::Output => "the peer does not read what it causes to be sent",
         }
     }
 }
@@ -168,14 +187,14 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(limits: &Limits, now: Instant) -> Self {
         let meter = |burst, per_second| Meter::new(burst, per_second, now);
         Self {
             resets: meter(200, 20),
             errors: meter(200, 20),
             settings: meter(32, 2),
             pings: meter(100, 10),
-            data: meter(1000, 500),
+            data: meter(1000.max(limits.small_data), limits.small_data),
             updates: meter(1000, 200),
             priorities: meter(300, 50),
             unknown: meter(100, 10),
@@ -206,6 +225,11 @@ impl Meters {
         self.updates.give(2);
     }
 
+    /// Notes a sent request: its server may send a head and trailers after its reset.
+    pub(crate) fn asked(&mut self) {
+        self.errors.give(2);
+    }
+
     /// Notes a response that was sent to its end: its client uses the connection well.
     pub(crate) fn answered(&mut self) {
         self.resets.give(1);
@@ -215,12 +239,15 @@ impl Meters {
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.sent_bytes += bytes;
         self.updates.give((self.sent_bytes / BYTES_PER_UPDATE) as u32);
+        // Clients and servers of gRPC measure the delay while data is on its way.
+        self.pings.give((self.sent_bytes / BYTES_PER_UPDATE) as u32);
         self.sent_bytes %= BYTES_PER_UPDATE;
     }
 
     pub(crate) fn received(&mut self, bytes: usize) {
         self.received_bytes += bytes;
         self.data.give((self.received_bytes / BYTES_PER_DATA) as u32);
+        self.pings.give((self.received_bytes / BYTES_PER_DATA) as u32);
         self.received_bytes %= BYTES_PER_DATA;
     }
 }

@@ -9,7 +9,7 @@ use crate::hpack::HpackError;
 use crate::limits::Abuse;
 use crate::priority::Priority;
 use crate::request::{Request, check_trailers};
-use crate::settings::{increment, widened};
+use crate::settings::{Side, increment, widened};
 use crate::stream::{Sending, Stream};
 
 /// DATA frames with fewer bytes than this, and without the end of a request, are counted.
@@ -51,7 +51,8 @@ impl Connection {
     pub fn next<'b>(&mut self, now: Instant, bytes: &'b [u8]) -> Step<'b> {
         let step = self.step(now, bytes);
         if let Err(error) = &step {
-            push_go_away(&mut self.output, self.last_stream, error.code, error.why);
+            let last_stream = self.last_of_peer();
+            push_go_away(&mut self.output, last_stream, error.code, error.why);
         }
         step
     }
@@ -137,10 +138,11 @@ impl Connection {
             kind::PING => self.ping(head, payload, now).map(|()| None),
             kind::GOAWAY if head.stream != 0 => Err(ConnectionError::protocol("GOAWAY on a stream")),
             kind::GOAWAY if head.len < 8 => Err(size("GOAWAY of a wrong length")),
-            kind::GOAWAY => Ok(None),
+            kind::GOAWAY => Ok(self.left_by_peer(payload)),
             kind::WINDOW_UPDATE => self.window_update(head, payload, now),
             kind::PRIORITY_UPDATE => self.priority_update(head, payload, now).map(|()| None),
-            kind::PUSH_PROMISE => Err(ConnectionError::protocol("PUSH_PROMISE from a client")),
+            // Servers were told not to push (RFC 9113, section 8.4).
+            kind::PUSH_PROMISE => Err(ConnectionError::protocol("PUSH_PROMISE, which is not accepted")),
             _ => {
                 self.meters.count(Abuse::Unknown, now)?;
                 Ok(None)
@@ -171,10 +173,14 @@ impl Connection {
             return Err(ConnectionError::new(ErrorCode::FlowControl, "DATA beyond the connection's window"));
         }
         let (stream, event) = self.accept_data(head, left - padding, now)?;
+        self.note_data(head.len);
         // Padding and discarded data have no user.
         self.consumed(stream, head.len - if stream == 0 { 0 } else { left - padding });
         self.reading = Reading::Data(Data { stream, left: left - padding, padding, ends });
         if event.is_some() {
+            if left == 0 {
+                self.reading = Reading::Head;
+            }
             return Ok((used, event));
         }
         let (more, event) = match self.reading {
@@ -197,7 +203,8 @@ impl Connection {
             if self.is_idle(id) {
                 return Err(ConnectionError::protocol("DATA on an idle stream"));
             }
-            if !self.reset_here.contains(&id) {
+            // At the client's side the stream was released here, and its server may not know yet.
+            if self.side == Side::Server && !self.reset_here.contains(&id) {
                 self.refuse(id, ErrorCode::StreamClosed, now)?;
             }
             return Ok((0, None));
@@ -211,6 +218,8 @@ impl Connection {
             .is_some_and(|left| len as u64 > left || (head.has(flag::END_STREAM) && (len as u64) < left));
         let code = if stream.is_reset || !stream.receives {
             ErrorCode::StreamClosed
+        } else if stream.response.is_some_and(|response| !response.has_head) {
+            ErrorCode::Protocol
         } else if stream.receive_window < 0 {
             ErrorCode::FlowControl
         } else if is_over {
@@ -218,10 +227,13 @@ impl Connection {
         } else {
             stream.content_left = stream.content_left.map(|left| left - len as u64);
             stream.receives = !head.has(flag::END_STREAM);
-            return Ok((id, None));
+            if stream.is_released && !stream.receives {
+                self.streams.remove(&id);
+                return Ok((0, None));
+            }
+            return Ok((if stream.is_released { 0 } else { id }, None));
         };
-        let had_user = self.refuse(id, code, now)?;
-        Ok((0, had_user.then_some(Event::Reset { stream: id })))
+        Ok((0, self.refuse(id, code, now)?))
     }
 
     /// Passes data on.
@@ -303,7 +315,11 @@ impl Connection {
             HpackError::Bomb => Abuse::Hpack.into(),
             _ => ConnectionError::new(ErrorCode::Compression, "a header block cannot be decoded"),
         })?;
-        if self.is_idle(id) { self.open(id, is_last, now) } else { self.trailers(id, is_last, now) }
+        match (self.side, self.is_idle(id)) {
+            (Side::Server, true) => self.open(id, is_last, now),
+            (Side::Server, false) => self.end_by_trailers(id, is_last, now),
+            (Side::Client, _) => self.head_of_response(id, is_last, now),
+        }
     }
 
     /// Begins a stream.
@@ -345,15 +361,9 @@ impl Connection {
         self.meters.opened();
         let stream = Stream {
             receives: !is_last,
-            sending: Sending::Head,
-            is_reset: false,
-            send_window: i64::from(self.peer.window),
-            receive_window: i64::from(self.limits.stream_window),
-            consumed: 0,
             content_left: content_length,
             priority,
-            wants: false,
-            turn: self.turns,
+            ..self.new_stream(Sending::Head)
         };
         self.streams.insert(id, stream);
         let is_over = self.list.is_over();
@@ -361,8 +371,25 @@ impl Connection {
         Ok(Some(if is_over { Event::TooLarge { stream: id } } else { request }))
     }
 
+    pub(crate) fn new_stream(&self, sending: Sending) -> Stream {
+        Stream {
+            receives: true,
+            response: None,
+            is_released: false,
+            sending,
+            is_reset: false,
+            send_window: i64::from(self.peer.window),
+            receive_window: i64::from(self.limits.stream_window),
+            consumed: 0,
+            content_left: None,
+            priority: Priority::default(),
+            wants: false,
+            turn: self.turns,
+        }
+    }
+
     /// Handles a second header block of a stream.
-    fn trailers<'b>(
+    pub(crate) fn end_by_trailers<'b>(
         &mut self,
         id: u32,
         is_last: bool,
@@ -375,12 +402,15 @@ impl Connection {
             Some(stream) if stream.is_reset || !stream.receives => ErrorCode::StreamClosed,
             Some(stream) if is_valid && stream.content_left.is_none_or(|left| left == 0) => {
                 stream.receives = false;
-                return Ok(Some(Event::Body { stream: id, bytes: &[], is_last: true }));
+                let is_released = stream.is_released;
+                if is_released {
+                    self.streams.remove(&id);
+                }
+                return Ok((!is_released).then_some(Event::Trailers { stream: id }));
             }
             Some(_) => ErrorCode::Protocol,
         };
-        let had_user = self.refuse(id, code, now)?;
-        Ok(had_user.then_some(Event::Reset { stream: id }))
+        self.refuse(id, code, now)
     }
 
     /// PRIORITY is deprecated: checked and ignored.
@@ -395,8 +425,7 @@ impl Connection {
             return Err(ConnectionError::protocol("PRIORITY on stream 0"));
         }
         if payload.len() != 5 {
-            let had_user = self.refuse(head.stream, ErrorCode::FrameSize, now)?;
-            return Ok(had_user.then_some(Event::Reset { stream: head.stream }));
+            return self.refuse(head.stream, ErrorCode::FrameSize, now);
         }
         check_dependency(head.stream, payload)?;
         Ok(None)
@@ -405,6 +434,9 @@ impl Connection {
     /// RFC 9218 s7.1.
     fn priority_update(&mut self, head: Head, payload: &[u8], now: Instant) -> Result<(), ConnectionError> {
         self.meters.count(Abuse::Priority, now)?;
+        if self.side == Side::Client {
+            return Err(ConnectionError::protocol("PRIORITY_UPDATE from a server"));
+        }
         let (id, value) = payload.split_at_checked(4).ok_or(size("PRIORITY_UPDATE of a wrong length"))?;
         let id = number(id).unwrap_or(0) & crate::frame::STREAM_MAX;
         if head.stream != 0 || id == 0 {
@@ -428,10 +460,15 @@ impl Connection {
         if self.is_idle(head.stream) || head.stream == 0 {
             return Err(ConnectionError::protocol("RST_STREAM on an idle stream"));
         }
-        self.meters.count(Abuse::RapidReset, now)?;
+        let code = number(payload).unwrap_or(0);
         let stream = self.streams.get_mut(&head.stream);
         let had_user = stream.is_some_and(|stream| !std::mem::replace(&mut stream.is_reset, true));
-        Ok(had_user.then_some(Event::Reset { stream: head.stream }))
+        // A server cancels only what a client has begun.
+        if self.side == Side::Server || !had_user {
+            self.meters.count(Abuse::RapidReset, now)?;
+        }
+        self.forget_released(head.stream);
+        Ok(had_user.then_some(Event::Reset { stream: head.stream, code }))
     }
 
     fn settings(&mut self, head: Head, payload: &[u8], now: Instant) -> Result<(), ConnectionError> {
@@ -443,7 +480,7 @@ impl Connection {
             return if payload.is_empty() { Ok(()) } else { Err(size("SETTINGS with ACK and a payload")) };
         }
         let before = self.peer.window;
-        self.peer.apply(payload)?;
+        self.peer.apply(payload, self.side)?;
         let more = i64::from(self.peer.window) - i64::from(before);
         for stream in self.streams.values_mut() {
             stream.send_window = widened(stream.send_window, more)
@@ -497,12 +534,12 @@ impl Connection {
             return Ok(None);
         }
         let code = if more == 0 { ErrorCode::Protocol } else { ErrorCode::FlowControl };
-        let had_user = self.refuse(head.stream, code, now)?;
-        Ok(had_user.then_some(Event::Reset { stream: head.stream }))
+        self.refuse(head.stream, code, now)
     }
 
-    fn is_idle(&self, stream: u32) -> bool {
-        stream > self.last_stream
+    pub(crate) fn is_idle(&self, stream: u32) -> bool {
+        // Servers open no streams: push is disabled.
+        stream > self.last_stream || (self.side == Side::Client && stream.is_multiple_of(2))
     }
 }
 

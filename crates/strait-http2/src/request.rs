@@ -27,9 +27,7 @@ pub(crate) type Malformed = &'static str;
 impl<'a> Request<'a> {
     /// Returns the header fields without the pseudo-header fields. Names are in lower case.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + Clone + use<'a> {
-        let all = self.list.into_iter().flat_map(FieldList::iter);
-        all.filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
-            .filter(|(name, _)| !name.starts_with(':'))
+        self.list.into_iter().flat_map(fields)
     }
 
     /// Checks a list of fields.
@@ -95,12 +93,19 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Returns the fields of a list without the pseudo-header fields.
+pub(crate) fn fields(list: &FieldList) -> impl Iterator<Item = (&str, &[u8])> + Clone {
+    list.iter()
+        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
+        .filter(|(name, _)| !name.starts_with(':'))
+}
+
 /// Checks the fields of trailers: no pseudo-header fields.
 pub(crate) fn check_trailers(list: &FieldList) -> Result<(), Malformed> {
     list.iter().try_for_each(|(name, value)| check_field(name, value))
 }
 
-fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
+pub(crate) fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
     if part.replace(value).is_some() {
         Err("a repeated pseudo-header field or Content-Length")
     } else {
@@ -110,20 +115,20 @@ fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
 
 /// Returns a value without spaces, controls and bytes beyond ASCII, which could change the meaning
 /// of a request line.
-fn visible(value: &[u8]) -> Result<&str, Malformed> {
+pub(crate) fn visible(value: &[u8]) -> Result<&str, Malformed> {
     let text =
         std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
     text.ok_or("a pseudo-header field with a space or a control character")
 }
 
-fn length(value: &[u8]) -> Result<u64, Malformed> {
+pub(crate) fn length(value: &[u8]) -> Result<u64, Malformed> {
     let digits =
         std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|digits| digits.parse().ok()).ok_or("a malformed Content-Length")
 }
 
 /// RFC 9113 s8.2.
-fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+pub(crate) fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) {
         return Err("a malformed field name");
     }

@@ -4,7 +4,7 @@
 //! served one after the other, and as a group take turns with the incremental ones.
 
 use crate::connection::Connection;
-use crate::stream::Stream;
+use crate::stream::{Sending, Stream};
 
 /// Number of the last turn of the non-incremental streams of each urgency.
 pub(crate) type GroupTurns = [u64; 8];
@@ -28,7 +28,10 @@ impl Connection {
             let turn = if stream.priority.is_incremental { stream.turn } else { group };
             (stream.priority.urgency, turn, *id)
         };
-        let may_send = |(_, stream): &(&u32, &Stream)| stream.wants && stream.send_window > 0;
+        let may_send = |(_, stream): &(&u32, &Stream)| {
+            let is_sending = stream.sending == Sending::Body && !stream.is_reset;
+            stream.wants && is_sending && stream.send_window > 0
+        };
         let (_, _, id) = self.streams.iter().filter(may_send).map(place).min()?;
         self.turns += 1;
         let stream = self.streams.get_mut(&id)?;

@@ -1,8 +1,9 @@
-//! Output of a connection: heads and data of responses, and windows for request bodies.
+//! Output of a connection: heads and data of messages, and windows for those of the peer.
 
 use crate::connection::Connection;
 use crate::frame::{FRAME_BYTES, FRAME_HEAD_BYTES, Head, flag, kind, push_window_update};
 use crate::hpack;
+use crate::settings::Side;
 use crate::stream::Sending;
 
 impl Connection {
@@ -37,7 +38,16 @@ impl Connection {
         self.push_head(stream, fields, false, Sending::Head)
     }
 
-    fn push_head<'f>(
+    /// Ends a message with these trailers. Returns the length of the frames.
+    pub fn end_with_trailers<'f>(
+        &mut self,
+        stream: u32,
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+    ) -> usize {
+        self.push_head(stream, fields, true, Sending::Done)
+    }
+
+    pub(crate) fn push_head<'f>(
         &mut self,
         stream: u32,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
@@ -87,7 +97,7 @@ impl Connection {
         of_stream.map_or(0, |stream| stream.send_window.min(self.send_window).max(0)) as usize
     }
 
-    /// Returns the largest payload of a frame that the client accepts.
+    /// Returns the largest payload of a frame that the peer accepts.
     pub fn frame_bytes(&self) -> usize {
         self.peer.frame_bytes as usize
     }
@@ -109,7 +119,7 @@ impl Connection {
         Head::new(len, kind::DATA, if ends { flag::END_STREAM } else { 0 }, stream).bytes()
     }
 
-    /// Copies data into the output, in frames as large as the client accepts; as
+    /// Copies data into the output, in frames as large as the peer accepts; as
     /// [`Connection::data_head`]. Returns the length of the frames' heads.
     pub fn push_data(&mut self, stream: u32, data: &[u8], ends: bool) -> usize {
         let frame_bytes = self.frame_bytes();
@@ -133,10 +143,12 @@ impl Connection {
         }
     }
 
-    /// Notes that `len` bytes of a request body need no more memory. Windows are announced when
-    /// half of one is used up.
+    /// Notes that `len` bytes of a body need no more memory. Windows are announced when half of one
+    /// is used up.
     pub fn consumed(&mut self, stream: u32, len: usize) {
-        self.widen_own(len as u32);
+        if self.side == Side::Server {
+            self.widen_own(len as u32);
+        }
         let half = self.limits.stream_window / 2;
         let Some(state) = self.streams.get_mut(&stream) else { return };
         state.consumed += len as u32;
@@ -144,6 +156,15 @@ impl Connection {
             let more = std::mem::take(&mut state.consumed);
             state.receive_window += i64::from(more);
             push_window_update(&mut self.output, stream, more);
+        }
+    }
+
+    /// Notes a received DATA frame. The streams of a client have users that do not depend on each
+    /// other: a slow one must not use up the window of all. The windows of the streams limit the
+    /// memory.
+    pub(crate) fn note_data(&mut self, len: usize) {
+        if self.side == Side::Client {
+            self.widen_own(len as u32);
         }
     }
 

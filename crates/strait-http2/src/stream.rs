@@ -2,7 +2,7 @@
 
 use crate::priority::Priority;
 
-/// State of the response.
+/// State of the message that is sent on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
     /// No final head was sent.
@@ -15,14 +15,18 @@ pub(crate) enum Sending {
 /// Stream from its request's head until its user releases it.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// True until the client ends its request.
+    /// True until the peer ends its message.
     pub(crate) receives: bool,
+    /// Response to a request that was sent on the stream; `None` at the server's side.
+    pub(crate) response: Option<Awaited>,
+    /// True if its user has the whole content, and only the end of the stream is missing.
+    pub(crate) is_released: bool,
     pub(crate) sending: Sending,
     /// True after RST_STREAM in either direction.
     pub(crate) is_reset: bool,
-    /// Bytes that may be sent. Negative if the client has reduced the window.
+    /// Bytes that may be sent. Negative if the peer has reduced the window.
     pub(crate) send_window: i64,
-    /// Bytes that the client may send.
+    /// Bytes that the peer may send.
     pub(crate) receive_window: i64,
     /// Bytes that were consumed, and are not announced yet.
     pub(crate) consumed: u32,
@@ -33,6 +37,17 @@ pub(crate) struct Stream {
     pub(crate) wants: bool,
     /// Number of its last turn.
     pub(crate) turn: u64,
+}
+
+/// Response that a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    /// True if it answers HEAD: it has no content.
+    pub(crate) is_to_head: bool,
+    /// True once its final head was received.
+    pub(crate) has_head: bool,
+    /// Interim responses so far.
+    pub(crate) interim: usize,
 }
 
 impl Stream {

@@ -132,7 +132,10 @@ fn request_with_a_body_is_read_and_answered() {
     let mut server = Server::new();
     let trailers = frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &block(&[("a", "b")]));
     server.take(&[get(1), post(3, &[("content-length", "5")]), data(3, 5, 0), trailers].concat()).unwrap();
-    assert_eq!(server.events(), ["GET / 1 true", "POST / 3 false", "body 3 5 false", "body 3 0 true"]);
+    assert_eq!(
+        server.events(),
+        ["GET / 1 true", "POST / 3 false", "body 3 5 false", "Trailers { stream: 3 }"]
+    );
     server.respond(3, false);
     assert_eq!(server.connection.push_data(3, b"hello", true), FRAME_HEAD_BYTES);
     let frames = server.output();

@@ -26,6 +26,14 @@ pub(super) fn text(
     let mut out = Text::default();
     let sum = shared.sum();
     proxy(&mut out, &sum);
+    out.family(
+        "strait_proxy_origin_http2_abuse_total",
+        "counter",
+        "HTTP/2 connections that were ended because the origin exceeded a limit.",
+    );
+    for abuse in Abuse::ALL {
+        out.sample("", &[("limit", abuse.name())], shared.origin_http2_abuses.get(abuse));
+    }
     out.family("strait_proxy_fills", "gauge", "Fills that are under way.");
     out.sample("", &[], shared.fills.count());
     out.family(

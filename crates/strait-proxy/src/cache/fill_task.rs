@@ -142,8 +142,9 @@ impl FillTask {
         match sink {
             Some(sink) => {
                 incoming.connection.watch(&worker.upstream());
-                // Bytes that the kernel decrypts can only be spliced.
-                let is_encrypted = incoming.connection.socket.is_encrypted();
+                // Bytes that the kernel decrypts can only be spliced; those of frames are copied.
+                let is_encrypted =
+                    incoming.connection.socket.is_encrypted() || !incoming.connection.is_http1();
                 let (method, is_measured) =
                     if is_encrypted { (FillMethod::Splice, false) } else { worker.fill_method(len) };
                 Ok(Self { guard, object, incoming, range, sink, stored: 0, method, is_measured })
@@ -355,6 +356,7 @@ impl FillTask {
         let Connection { socket, buffer, .. } = &*self.incoming.connection;
         matches!(self.sink, Sink::Store(_))
             && buffer.is_empty()
+            && !socket.is_origin_stream()
             && (!socket.is_encrypted() || transfer.splice && socket.can_splice())
             && ahead >= transfer.splice_from.as_u64().max(1)
     }

@@ -272,6 +272,7 @@ mod tests {
             background: <_>::default(),
             descriptors: descriptors(),
             counters: [Counters::default()].into(),
+            origin_http2_abuses: <_>::default(),
             log_lost: <_>::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),

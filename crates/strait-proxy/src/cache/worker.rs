@@ -42,6 +42,7 @@ use crate::observe::log::{Gathered, Log};
 use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
+use crate::upstream::links;
 use crate::upstream::pool::{Pool, Upstream};
 
 /// Time after the start in which a miss waits for the journal of the store's index: for its check,
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) descriptors: Arc<Budget>,
     /// Counters of each worker.
     pub(crate) counters: Box<[Counters]>,
+    /// HTTP/2 connections to origins that exceeded a limit.
+    pub(crate) origin_http2_abuses: Arc<links::Abuses>,
     /// Lines of the access log that could not be written.
     pub(crate) log_lost: Arc<AtomicU64>,
     /// Process that takes over the store.
@@ -135,6 +138,7 @@ pub(crate) struct Local {
     /// Number of the worker, and of its lane in the store.
     pub(crate) lane: usize,
     pub(crate) pool: RefCell<Pool>,
+    pub(crate) links: links::OfWorker,
     /// Addresses of origins.
     pub(crate) dns: Dns,
     pub(crate) pipes: RefCell<Pipes>,
@@ -172,6 +176,7 @@ impl Worker {
     ) -> Rc<Self> {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
+            links: links::OfWorker::default(),
             dns: Dns::new(settings.dns.clone()),
             fill_costs: RefCell::default(),
             pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
@@ -326,6 +331,7 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
+        self.links.borrow_mut().tidy();
         let descriptors = &self.shared.descriptors;
         if let (true, Some(open)) = (descriptors.is_lowered(), files_open()) {
             descriptors.recover(files_allowed().saturating_sub(open) as u64);
@@ -339,6 +345,7 @@ impl Worker {
             settings: &self.settings,
             clock: &self.shared.clock,
             pool: &self.pool,
+            links: &self.links,
             dns: &self.dns,
             pipes: &self.pipes,
             heads: &self.heads,
@@ -347,6 +354,7 @@ impl Worker {
             descriptors: &self.shared.descriptors,
             opened: &counters.opened,
             reused: &counters.reused,
+            http2_abuses: &self.shared.origin_http2_abuses,
         }
     }
 

@@ -34,8 +34,23 @@ pub struct Pool {
     pub sticky: Option<String>,
     /// Secret from which the values of the cookie are made. Default: a random one at the start.
     pub sticky_key: Option<String>,
+    /// HTTP/2 to the servers.
+    pub http2: OriginHttp2,
     /// Active check of each server. Default: none.
     pub check: Option<Check>,
+}
+
+/// HTTP/2 to the servers of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OriginHttp2 {
+    /// HTTP/1.1, which moves bodies without a copy.
+    #[default]
+    Off,
+    /// HTTP/2 to servers with TLS that choose it (ALPN, RFC 7301), HTTP/1.1 to all others.
+    Auto,
+    /// HTTP/2 alone: by ALPN with TLS, without negotiation else (RFC 9113, section 3.3).
+    On,
 }
 
 /// Active check of a server.
@@ -246,6 +261,7 @@ impl Default for Pool {
             retries: 2,
             sticky: None,
             sticky_key: None,
+            http2: OriginHttp2::Off,
             check: None,
         }
     }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::config::balance::{Candidate, choose};
-use crate::config::edge::{self, Balance, Check};
+use crate::config::edge::{self, Balance, Check, OriginHttp2};
 use crate::config::entry::{Entry, Located};
 use crate::config::health::EjectionRules;
 use crate::config::member::{Member, MemberOptions, Pressure, Queue};
@@ -43,6 +43,7 @@ pub(crate) struct ServerPool {
     slow_start: u64,
     /// Servers that a request is sent to, if the ones before fail.
     pub(crate) attempts: usize,
+    pub(crate) http2: OriginHttp2,
     pub(crate) check: Option<Check>,
     /// Cookie that names the server of a client.
     pub(crate) sticky: Option<Sticky>,
@@ -67,6 +68,7 @@ impl ServerPool {
             name: name.map(Into::into),
             sticky,
             attempts: config.retries as usize + 1,
+            http2: config.http2,
             entries,
             members: RwLock::new(members),
             changed: Notify::new(),

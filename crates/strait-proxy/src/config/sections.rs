@@ -30,6 +30,7 @@ const POOL: &[(&str, Key)] = &[
     ("retries", Key::Value(Kind::Number(0, 16))),
     ("sticky", Key::Value(Kind::Text)),
     ("sticky_key", Key::Value(Kind::Text)),
+    ("http2", Key::Value(Kind::OneOf(&["off", "auto", "on"]))),
     ("check", Key::Section(CHECK)),
 ];
 

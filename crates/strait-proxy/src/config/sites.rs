@@ -11,7 +11,7 @@ use strait_http::head::Request;
 use strait_http::path::select_by_all;
 use strait_http::target::{Authority, Uri};
 
-use crate::config::edge::Redirect;
+use crate::config::edge::{OriginHttp2, Redirect};
 use crate::config::hosts::Hosts;
 use crate::config::keys::KeyFields;
 use crate::config::limits::{GateLimits, ServerLimits};
@@ -151,6 +151,11 @@ impl Sites {
     /// Returns true if a server uses TLS.
     pub(crate) fn use_tls(&self) -> bool {
         self.pools.iter().flat_map(|pool| &pool.entries).any(|entry| entry.server.is_tls())
+    }
+
+    /// Returns true if servers may speak HTTP/2.
+    pub(crate) fn use_http2(&self) -> bool {
+        self.pools.iter().any(|pool| pool.http2 != OriginHttp2::Off)
     }
 
     /// Returns the limits of the servers with a maximum of connections. A server in several pools

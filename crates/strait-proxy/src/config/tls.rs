@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ConfigBuilder, ConfigSide, RootCertStore, ServerConfig, WantsVerifier};
 use strait_os::Kind;
 
-use crate::config::edge::Site;
+use crate::config::edge::{OriginHttp2, Site};
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::hosts::Hosts;
@@ -24,7 +24,7 @@ use crate::config::ocsp::{Staple, Validity};
 
 /// Protocols inside TLS, announced by ALPN (RFC 7301).
 const PROTOCOL: &[u8] = b"http/1.1";
-const HTTP2: &[u8] = b"h2";
+pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// TLS configurations for both sides.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Tls {
     /// For connections from clients.
     pub(crate) server: Option<Arc<ServerConfig>>,
     /// For connections to origins.
-    pub(crate) client: Option<Arc<ClientConfig>>,
+    pub(crate) client: Option<OriginTls>,
     /// True if the kernel encrypts after the handshake.
     pub(crate) kernel: bool,
     /// Note for the operator: the kernel cannot encrypt, and why.
@@ -50,13 +50,41 @@ impl Tls {
         let (kernel, note) = if is_used && tls.kernel { probe() } else { (false, None) };
         let server = certificates.map(|all| server(all, kernel, has_http2)).transpose()?;
         let client = uses_tls_to_origin.then(|| client(tls.origin_ca.as_deref(), kernel)).transpose()?;
-        let (server, client) = (server.map(Arc::new), client.map(Arc::new));
+        let (server, client) = (server.map(Arc::new), client.as_ref().map(OriginTls::new));
         Ok(Self { server, client, kernel, note, ocsp })
     }
 
     /// Returns notes for the operator at that time.
     pub(crate) fn notes(&self, now: SystemTime) -> Vec<String> {
         self.note.iter().cloned().chain(self.ocsp.iter().filter_map(|file| file.note(now))).collect()
+    }
+}
+
+/// TLS configurations for connections to origins, which differ in the announced protocols.
+#[derive(Clone, Debug)]
+pub(crate) struct OriginTls {
+    http1: Arc<ClientConfig>,
+    any: Arc<ClientConfig>,
+    http2: Arc<ClientConfig>,
+}
+
+impl OriginTls {
+    fn new(client: &ClientConfig) -> Self {
+        let with = |protocols: &[&[u8]]| {
+            let mut client = client.clone();
+            client.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            Arc::new(client)
+        };
+        Self { http1: with(&[PROTOCOL]), any: with(&[HTTP2, PROTOCOL]), http2: with(&[HTTP2]) }
+    }
+
+    /// Returns the configuration that announces the protocols of a pool.
+    pub(crate) fn announcing(&self, http2: OriginHttp2) -> &Arc<ClientConfig> {
+        match http2 {
+            OriginHttp2::Off => &self.http1,
+            OriginHttp2::Auto => &self.any,
+            OriginHttp2::On => &self.http2,
+        }
     }
 }
 
@@ -258,7 +286,6 @@ fn client(more: Option<&Path>, for_kernel: bool) -> Result<ClientConfig> {
     }
     let mut client =
         versions(ClientConfig::builder_with_provider)?.with_root_certificates(roots).with_no_client_auth();
-    client.alpn_protocols = vec![PROTOCOL.to_vec()];
     client.enable_secret_extraction = for_kernel;
     Ok(client)
 }

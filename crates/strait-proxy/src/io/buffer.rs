@@ -70,6 +70,21 @@ impl Buffer {
         }
     }
 
+    /// Puts bytes back before those that are not consumed. Returns false if they do not fit.
+    pub(crate) fn put_back(&mut self, bytes: &[u8]) -> bool {
+        let after = self.filled().to_vec();
+        let len = bytes.len() + after.len();
+        if len > BUFFER_BYTES {
+            return false;
+        }
+        (self.start, self.end) = (0, 0);
+        let room = self.room();
+        room[..bytes.len()].copy_from_slice(bytes);
+        room[bytes.len()..len].copy_from_slice(&after);
+        self.grew(len);
+        true
+    }
+
     /// Removes the bytes after the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.end = self.end.min(self.start + len);

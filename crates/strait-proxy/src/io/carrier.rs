@@ -9,6 +9,7 @@ use strait_transfer::tcp::{acknowledged, set_low_water};
 use tokio::net::TcpStream;
 
 use crate::io::buffer::Buffer;
+use crate::io::http2::origin_stream::OriginStream;
 use crate::io::http2::stream::Http2Stream;
 use crate::io::moved::Moved;
 use crate::io::piece::Piece;
@@ -19,6 +20,8 @@ use crate::io::stream::Stream;
 pub(crate) enum Carrier {
     Connection(Stream),
     Http2(Box<Http2Stream>),
+    /// Request to an origin.
+    Origin(Box<OriginStream>),
 }
 
 impl Carrier {
@@ -26,7 +29,7 @@ impl Carrier {
     pub(crate) fn connection(&mut self) -> Option<&mut Stream> {
         match self {
             Self::Connection(stream) => Some(stream),
-            Self::Http2(_) => None,
+            Self::Http2(_) | Self::Origin(_) => None,
         }
     }
 
@@ -39,14 +42,14 @@ impl Carrier {
     pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Self::Connection(stream) => Some(&stream.tcp),
-            Self::Http2(_) => None,
+            Self::Http2(_) | Self::Origin(_) => None,
         }
     }
 
-    /// Returns the number of the HTTP/2 stream.
+    /// Returns the number of the HTTP/2 stream of a client.
     pub(crate) fn http2_id(&self) -> Option<u32> {
         match self {
-            Self::Connection(_) => None,
+            Self::Connection(_) | Self::Origin(_) => None,
             Self::Http2(stream) => Some(stream.id()),
         }
     }
@@ -57,6 +60,7 @@ impl Carrier {
         match self {
             Self::Connection(_) => None,
             Self::Http2(stream) => Some(stream.moved()),
+            Self::Origin(stream) => Some(stream.moved()),
         }
     }
 
@@ -65,6 +69,7 @@ impl Carrier {
         match self {
             Self::Connection(stream) => stream.is_encrypted(),
             Self::Http2(stream) => stream.is_encrypted(),
+            Self::Origin(stream) => stream.is_encrypted(),
         }
     }
 
@@ -73,11 +78,27 @@ impl Carrier {
         matches!(self, Self::Connection(stream) if stream.is_encrypted_here())
     }
 
+    /// Returns the stream of a client.
+    pub(crate) fn http2(&self) -> Option<&Http2Stream> {
+        match self {
+            Self::Http2(stream) => Some(stream),
+            Self::Connection(_) | Self::Origin(_) => None,
+        }
+    }
+
+    /// Returns the stream of a request to an origin.
+    pub(crate) fn origin_stream(&mut self) -> Option<&mut OriginStream> {
+        match self {
+            Self::Origin(stream) => Some(stream),
+            Self::Connection(_) | Self::Http2(_) => None,
+        }
+    }
+
     /// Returns the stream of an HTTP/2 connection, if it can send files without a copy.
     pub(crate) fn http2_for_files(&mut self) -> Option<&mut Http2Stream> {
         match self {
             Self::Http2(stream) if stream.can_send_file() => Some(stream),
-            Self::Connection(_) | Self::Http2(_) => None,
+            _ => None,
         }
     }
 
@@ -96,6 +117,7 @@ impl Carrier {
         match self {
             Self::Connection(stream) => stream.poll_read(context, buffer, most),
             Self::Http2(stream) => stream.poll_read(context, buffer, most),
+            Self::Origin(stream) => stream.poll_read(context, buffer, most),
         }
     }
 
@@ -107,10 +129,8 @@ impl Carrier {
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Connection(stream) => stream.poll_write(context, parts),
-            Self::Http2(stream) => {
-                let first = parts.iter().find(|part| !part.is_empty());
-                stream.poll_write(context, first.map_or(&[], |part| part))
-            }
+            Self::Http2(stream) => stream.poll_write(context, first_of(parts)),
+            Self::Origin(stream) => stream.poll_write(context, first_of(parts)),
         }
     }
 
@@ -118,7 +138,7 @@ impl Carrier {
     pub(crate) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         match self {
             Self::Connection(stream) => stream.poll_send(context),
-            Self::Http2(_) => Poll::Ready(Ok(false)),
+            Self::Http2(_) | Self::Origin(_) => Poll::Ready(Ok(false)),
         }
     }
 
@@ -131,7 +151,7 @@ impl Carrier {
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Connection(stream) => stream.poll_splice(context, pipe, most),
-            Self::Http2(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Self::Http2(_) | Self::Origin(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -139,7 +159,7 @@ impl Carrier {
     pub(crate) fn poll_receive(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<Piece>> {
         match self {
             Self::Connection(stream) => stream.poll_receive(context, most),
-            Self::Http2(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Self::Http2(_) | Self::Origin(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -147,7 +167,7 @@ impl Carrier {
     pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> io::Result<usize> {
         match self {
             Self::Connection(stream) => stream.splice_more(pipe, most),
-            Self::Http2(_) => Ok(0),
+            Self::Http2(_) | Self::Origin(_) => Ok(0),
         }
     }
 
@@ -165,6 +185,7 @@ impl Carrier {
         match self {
             Self::Connection(stream) => stream.poll_readable(context),
             Self::Http2(stream) => stream.poll_readable(context),
+            Self::Origin(stream) => stream.poll_readable(context),
         }
     }
 
@@ -178,6 +199,7 @@ impl Carrier {
         match self {
             Self::Connection(stream) => stream.poll_finish(context),
             Self::Http2(stream) => stream.poll_finish(),
+            Self::Origin(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -203,14 +225,19 @@ impl Carrier {
             Self::Connection(stream) => acknowledged(&stream.tcp),
             // The output is small, so bytes in it are taken soon or block the stream.
             Self::Http2(stream) => Some(stream.moved().sent + stream.taken_by_others()),
+            Self::Origin(_) => None,
         }
     }
 
     /// Returns the bytes that the client took from more urgent streams of its connection.
     pub(crate) fn taken_by_others(&self) -> u64 {
         match self {
-            Self::Connection(_) => 0,
+            Self::Connection(_) | Self::Origin(_) => 0,
             Self::Http2(stream) => stream.taken_by_others(),
         }
     }
+}
+
+fn first_of<'a>(parts: &'a [IoSlice<'_>]) -> &'a [u8] {
+    parts.iter().find(|part| !part.is_empty()).map_or(&[], |part| part)
 }

@@ -12,8 +12,8 @@ use strait_http::Malformed;
 use strait_http::trailer::Trailers;
 use strait_transfer::pipe::Pipe;
 
-use crate::io::buffer::Buffer;
-use crate::io::framing::{Framed, Piece};
+use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::framing::{Framed, LAST_CHUNK, Piece};
 use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 
@@ -29,8 +29,6 @@ pub(crate) enum Form {
 
 /// Line end after the data of a chunk.
 pub(crate) const CHUNK_END: &[u8] = b"\r\n";
-/// End of a chunked body without trailers.
-pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Source of a body.
 #[derive(Debug)]
@@ -42,10 +40,37 @@ pub(crate) struct BodySource<'a> {
     /// Trailers to forward if the body is forwarded in chunks; `None`: none (RFC 9110, section
     /// 6.5.1).
     pub(crate) trailers: Option<Trailers>,
+    /// Copy of the bytes that were forwarded, if they may have to be sent again.
+    pub(crate) sent: Option<&'a mut SentBytes>,
+}
+
+/// First bytes of a body that were forwarded, as they were received.
+#[derive(Debug, Default)]
+pub(crate) struct SentBytes {
+    bytes: Vec<u8>,
+    /// True if more bytes were forwarded than are kept.
+    is_cut: bool,
+}
+
+impl SentBytes {
+    /// Adds bytes.
+    fn add(&mut self, bytes: &[u8]) {
+        self.is_cut |= self.bytes.len() + bytes.len() > BUFFER_BYTES;
+        if self.is_cut {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Takes all bytes; `None` if some were not kept.
+    pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
+        (!self.is_cut).then(|| std::mem::take(&mut self.bytes))
+    }
 }
 
 /// Error that ended the forwarding of a body.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum ForwardError {
     /// Reading from the sender failed, or it closed before the end of the body.
     Sender(SocketError),
@@ -63,11 +88,33 @@ pub(crate) async fn body(
     head: Vec<u8>,
     form: Form,
 ) -> Result<Vec<u8>, ForwardError> {
-    let BodySource { socket, buffer, framed, trailers } = from;
+    run(Some(splicing), from, to, head, form).await
+}
+
+/// Forwards a body by copying it; for sockets that cannot splice.
+pub(crate) async fn copied_body(
+    from: BodySource<'_>,
+    to: &mut Socket,
+    form: Form,
+) -> Result<Vec<u8>, ForwardError> {
+    run(None, from, to, Vec::new(), form).await
+}
+
+async fn run(
+    splicing: Option<Splicing<'_>>,
+    from: BodySource<'_>,
+    to: &mut Socket,
+    head: Vec<u8>,
+    form: Form,
+) -> Result<Vec<u8>, ForwardError> {
+    let BodySource { socket, buffer, framed, trailers, mut sent } = from;
     let overhead = head.len();
     let mut outgoing = Outgoing { form, bytes: head, overhead, trailers, has_trailers: false };
     loop {
         let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
+        if let Some(sent) = &mut sent {
+            sent.add(&buffer.filled()[..used]);
+        }
         buffer.consume(used);
         if is_over {
             return Ok(outgoing.bytes);
@@ -75,7 +122,8 @@ pub(crate) async fn body(
         if used > 0 {
             continue;
         }
-        if buffer.is_empty() && socket.can_splice() && to.can_splice() && splicing.pays(framed.data_ahead()) {
+        let splicing = splicing.filter(|_| buffer.is_empty() && socket.can_splice() && to.can_splice());
+        if let Some(splicing) = splicing.filter(|splicing| splicing.pays(framed.data_ahead())) {
             splice(splicing, socket, framed, to, form).await?;
         } else if unless_answered(to, socket.read(buffer)).await? == 0 {
             check_end(framed)?;

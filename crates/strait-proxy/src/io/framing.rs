@@ -7,6 +7,9 @@ use strait_http::framing::BodyFraming;
 /// Error of a chunk that exceeds the body's limit.
 pub(crate) const TOO_LONG: Malformed = Malformed::TooLarge("the body is longer than the limit");
 
+/// End of a chunked body without trailers.
+pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
 /// State of a body that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Framed {

@@ -19,7 +19,9 @@ use tokio::net::TcpStream;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::carrier::Carrier;
 use crate::io::deadline::{Deadline, TimedOut};
-use crate::io::http2::stream::Http2Stream;
+use crate::io::http2::link::Link;
+use crate::io::http2::origin_stream::OriginStream;
+use crate::io::http2::stream::{Http2Stream, StreamEnd};
 use crate::io::low_water::LowWater;
 pub(crate) use crate::io::moved::Moved;
 use crate::io::pace::{Pace, Uptake};
@@ -129,6 +131,11 @@ impl Socket {
         Self::over(Carrier::Http2(Box::new(stream)), idle_timeout)
     }
 
+    /// Socket for a request to an origin by HTTP/2.
+    pub(crate) fn of_origin(stream: OriginStream, idle_timeout: Duration) -> Self {
+        Self::over(Carrier::Origin(Box::new(stream)), idle_timeout)
+    }
+
     fn over(stream: Carrier, idle_timeout: Duration) -> Self {
         Self {
             stream,
@@ -142,14 +149,15 @@ impl Socket {
         }
     }
 
-    /// Performs the TLS handshake.
-    pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<()> {
+    /// Performs the TLS handshake. Returns true if the peer has chosen HTTP/2.
+    pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<bool> {
         let Self { stream, deadline, .. } = self;
         let Some(stream) = stream.connection() else { return Err(io::ErrorKind::Unsupported.into()) };
         stream.secure(session);
         let shaken = deadline.within(limit, poll_fn(|context| stream.poll_handshake(context))).await;
         shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))?;
-        stream.hand_over()
+        let is_http2 = stream.has_chosen_http2();
+        stream.hand_over().map(|()| is_http2)
     }
 
     /// Waits for the first byte and leaves it unread. Returns true if a request of HTTP can begin
@@ -170,8 +178,52 @@ impl Socket {
     pub(crate) fn into_connection(self) -> Option<Stream> {
         match self.stream {
             Carrier::Connection(stream) => Some(stream),
-            Carrier::Http2(_) => None,
+            Carrier::Http2(_) | Carrier::Origin(_) => None,
         }
+    }
+
+    /// Returns true for a request to an origin by HTTP/2.
+    pub(crate) fn is_origin_stream(&self) -> bool {
+        matches!(self.stream, Carrier::Origin(_))
+    }
+
+    /// Returns the connection of a request to an origin by HTTP/2.
+    pub(crate) fn link_to_origin(&self) -> Option<Link> {
+        match &self.stream {
+            Carrier::Origin(stream) => Some(stream.link()),
+            Carrier::Connection(_) | Carrier::Http2(_) => None,
+        }
+    }
+
+    /// Returns a socket that reads the request of a client's stream, while this one sends the
+    /// response; `None` for a connection.
+    pub(crate) fn split_request(&self) -> Option<Self> {
+        let reader = self.stream.http2()?.reader();
+        Some(Self::of_http2(reader, self.idle_timeout))
+    }
+
+    /// Returns a socket that sends the rest of a request to an origin, while this one reads the
+    /// response; `None` for a connection.
+    pub(crate) fn split_to_origin(&mut self) -> Option<Self> {
+        let sender = self.stream.origin_stream()?.split();
+        Some(Self::of_origin(sender, self.idle_timeout))
+    }
+
+    /// Returns the end of a client's stream; `None` for a connection.
+    pub(crate) fn stream_end(&self) -> Option<StreamEnd> {
+        Some(self.stream.http2()?.end())
+    }
+
+    /// Resets a client's stream with that code.
+    pub(crate) fn reset_stream(&self, code: u32) {
+        if let Some(stream) = self.stream.http2() {
+            stream.reset(code);
+        }
+    }
+
+    /// Returns the carrier, for requests to origins by HTTP/2.
+    pub(crate) fn origin_stream(&mut self) -> Option<&mut OriginStream> {
+        self.stream.origin_stream()
     }
 
     /// Returns true if the connection uses TLS.

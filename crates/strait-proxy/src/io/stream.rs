@@ -49,6 +49,12 @@ impl Stream {
         }
     }
 
+    /// Returns true if the peer has chosen HTTP/2 in the handshake; before
+    /// [`Stream::hand_over`].
+    pub(crate) fn has_chosen_http2(&self) -> bool {
+        matches!(&self.tls, Some(Tls::Session(session)) if session.is_http2())
+    }
+
     /// Hands encryption over to the kernel if it supports the session. After an error the
     /// connection is shut down: bytes must not be sent unencrypted.
     pub(crate) fn hand_over(&mut self) -> io::Result<()> {

@@ -67,8 +67,14 @@ impl Exchange<'_, '_> {
         let Some((received, _)) = read else { return Err(unusable()) };
         let request = question(&received);
         let (client, trace) = (self.peer.ip(), self.client.record.trace.as_ref());
-        let client_request =
-            ClientRequest { request: &request, client, was_continued: false, host: None, trace };
+        let client_request = ClientRequest {
+            request: &request,
+            client,
+            was_continued: false,
+            host: None,
+            trace,
+            passes_trailers: false,
+        };
         let origin = (Origin::of(&resource, None, worker.now()), BodyFraming::None);
         let (settings, head) = (worker.settings(), worker.heads.take());
         let mut origin_request =

@@ -3,6 +3,7 @@
 use strait_http::cache_status::Why;
 use strait_http::fields::Fields;
 use strait_http::forward::{Hops, write_trace};
+use strait_http::framing::BodyFraming;
 use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Target, Uri};
@@ -10,10 +11,11 @@ use strait_http::target::{Authority, Scheme, Target, Uri};
 use crate::cache::disk;
 use crate::cache::invalidation::{Effect, Removed};
 use crate::cache::tag::Tag;
-use crate::config::edge::Redirect;
+use crate::config::edge::{OriginHttp2, Redirect};
 use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
+use crate::io::socket::SocketError;
 use crate::observe::access::Outcome;
 use crate::serve::admission::{Denial, verify};
 use crate::serve::ask::Permission;
@@ -21,10 +23,10 @@ use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup::answer;
 use crate::serve::response::{Framing, ResponseOptions, write_end};
 use crate::serve::route::{Bypass, Route, WEBSOCKET, upgrades};
-use crate::upstream::error::OriginError;
+use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::Purpose;
-use crate::upstream::pool::Connection;
+use crate::upstream::pool::{Connection, code_for_client};
 
 /// Returns the text for the client of a purge.
 fn done(effect: Effect) -> &'static str {
@@ -126,7 +128,14 @@ impl Exchange<'_, '_> {
     /// Forwards request and response without the cache.
     async fn pass(&mut self, resource: &Resource<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
         let counted = self.counted();
-        self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
+        // A stream of messages may wait for the response to each, and has no connection of its
+        // own.
+        let is_stream = self.body == BodyFraming::Chunked
+            && self.client.socket.http2_id().is_some()
+            && resource.pool.is_some_and(|pool| pool.http2 != OriginHttp2::Off);
+        if !is_stream {
+            self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
+        }
         let mut origin_request = self.origin_request(resource, self.body, Purpose::Bypass);
         if let Hops::Left(hops) = hops {
             origin_request.add("Max-Forwards", hops.to_string().as_bytes());
@@ -135,7 +144,14 @@ impl Exchange<'_, '_> {
             origin_request.add("Connection", b"Upgrade");
             origin_request.add("Upgrade", WEBSOCKET.as_bytes());
         }
-        let incoming = fetch(&self.worker.upstream(), &mut origin_request, Some(self.sender())).await?;
+        let fetched = fetch(&self.worker.upstream(), &mut origin_request, Some(self.sender())).await;
+        if let Err(FetchError::Origin(OriginError::Reset(code))) = &fetched
+            && self.client.socket.http2_id().is_some()
+        {
+            self.client.socket.reset_stream(code_for_client(*code));
+            return Err(SocketError::Closed.into());
+        }
+        let incoming = fetched?;
         if origin_request.is_unrequested_304(&incoming) {
             return Err(OriginError::NotModified.into());
         }

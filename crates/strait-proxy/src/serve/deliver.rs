@@ -12,7 +12,8 @@ use crate::cache::fill::{Follower, Held, Phase, Remainder, Source};
 use crate::cache::object::{Body, Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
-use crate::io::forward::{self, CHUNK_END, Form, LAST_CHUNK, chunk_head};
+use crate::io::forward::{self, CHUNK_END, Form, chunk_head};
+use crate::io::framing::LAST_CHUNK;
 use crate::io::socket::SocketError;
 use crate::observe::access::ClientSocket;
 use crate::serve::check;
@@ -366,7 +367,13 @@ async fn send_rest(
     }
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
     // Clients that get the stored response get no trailers either.
-    let from = forward::BodySource { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
+    let from = forward::BodySource {
+        socket: origin,
+        buffer,
+        framed: &mut incoming.framed,
+        trailers: None,
+        sent: None,
+    };
     let passed = forward::body(worker.splicing(), from, socket, Vec::new(), form).await;
     passed.map_err(|_| SocketError::Closed)?;
     if len.is_some() && incoming.framed.is_short() {

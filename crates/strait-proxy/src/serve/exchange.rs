@@ -1,6 +1,7 @@
 //! Exchange: one request, its client, and the means to respond.
 
 use std::cell::RefCell;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::config::sites::Resource;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError};
 use crate::io::gate::{self, Key, Permit};
+use crate::io::http2::stream::StreamEnd;
 use crate::io::socket::{Socket, SocketError, after_others_have_read};
 use crate::io::tunnel;
 use crate::observe::access::{ClientSocket, Outcome};
@@ -29,6 +31,7 @@ use crate::upstream::origin::Origin;
 use crate::upstream::origin_request::{ClientRequest, OriginRequest, Purpose};
 use crate::upstream::pool::{Connection, enter_as_client};
 use crate::upstream::upload::Upload;
+use crate::upstream::uploading::Uploading;
 
 /// Reason in the response to a slow request body.
 const SLOW_BODY: &str =
@@ -133,9 +136,11 @@ impl Exchange<'_, '_> {
         purpose: Purpose,
     ) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
-        let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
         let (client, trace) = (self.peer.ip(), self.client.record.trace.as_ref());
-        let client_request = ClientRequest { request, client, was_continued, host, trace };
+        let rules = resource.manner.rules.and_then(|rules| rules.request.as_ref());
+        let host = rules.and_then(|rules| rules.host.as_deref());
+        let passes_trailers = trace.is_none() && rules.is_none_or(|rules| rules.dropped.is_empty());
+        let client_request = ClientRequest { request, client, was_continued, host, trace, passes_trailers };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
         let chosen = self.chosen.borrow().clone();
         let origin = Origin::of_request(resource, request, chosen, self.worker.now());
@@ -197,10 +202,16 @@ impl Exchange<'_, '_> {
             let has_trailers = form == Form::Chunks && incoming.body == BodyFraming::Chunked;
             if has_trailers { Trailers::of(&response.fields) } else { None }
         };
+        let is_http1 = incoming.connection.is_http1();
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
-        let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers };
+        let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers, sent: None };
         after_others_have_read().await;
-        let passed = forward::body(self.worker.splicing(), from, &mut self.client.socket, head, form).await;
+        let end = if is_http1 { None } else { self.client.socket.stream_end() };
+        let passing = forward::body(self.worker.splicing(), from, &mut self.client.socket, head, form);
+        let passed = match end {
+            None => passing.await,
+            Some(end) => Box::pin(unless_given_up(passing, &end, &mut incoming.uploading)).await,
+        };
         match passed {
             Ok(head) => {
                 self.worker.heads.give_back(head);
@@ -209,6 +220,9 @@ impl Exchange<'_, '_> {
             Err(broken) => {
                 if framing == Framing::ToClose {
                     self.client.reset();
+                }
+                if let Some(code) = incoming.connection.reset_code() {
+                    self.client.socket.reset_stream(code);
                 }
                 return Err(ExchangeError::Socket(match broken {
                     ForwardError::Receiver(error) | ForwardError::Sender(error) => error,
@@ -279,6 +293,26 @@ impl Exchange<'_, '_> {
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.heads.give_back(head);
         sent.map(|()| stays)
+    }
+}
+
+/// Forwards a response, unless its client cancels the request, or the body of the request fails.
+async fn unless_given_up<T>(
+    passing: impl Future<Output = Result<T, ForwardError>>,
+    end: &StreamEnd,
+    uploading: &mut Option<Box<Uploading>>,
+) -> Result<T, ForwardError> {
+    let failed = async {
+        match uploading {
+            Some(uploading) => drop(uploading.failed().await),
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        passed = passing => passed,
+        () = end.cancelled() => Err(ForwardError::Receiver(SocketError::Closed)),
+        () = failed => Err(ForwardError::Receiver(SocketError::Closed)),
     }
 }
 

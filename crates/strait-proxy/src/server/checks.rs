@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::edge::Check;
+use crate::config::edge::{Check, OriginHttp2};
 use crate::config::member::Member;
 use crate::config::pool::ServerPool;
 use crate::config::server::Server;
@@ -24,6 +24,8 @@ use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
+use crate::io::http2::link::Link;
+use crate::io::http2::origin_stream::OriginStream;
 use crate::io::socket::Socket;
 use crate::io::{tls, unix};
 use crate::server::names::Names;
@@ -103,7 +105,8 @@ impl Checker {
     /// Checks a server at an interval, and notes the results.
     async fn check(&self, pool: &ServerPool, member: &Member, check: &Check) {
         loop {
-            let has_passed = passes_in_time(&self.settings, &self.dns, &member.server, check).await;
+            let has_passed =
+                passes_in_time(&self.settings, &self.dns, &member.server, (check, pool.http2)).await;
             pool.note_check(member, self.clock.now(), has_passed);
             if !has_passed {
                 // Its name may have another address: no request that connects shows it.
@@ -115,42 +118,74 @@ impl Checker {
 }
 
 /// Checks a server once; returns true if it passes in time.
-async fn passes_in_time(settings: &Settings, dns: &Dns, server: &Server, check: &Check) -> bool {
+async fn passes_in_time(
+    settings: &Settings,
+    dns: &Dns,
+    server: &Server,
+    (check, http2): (&Check, OriginHttp2),
+) -> bool {
     let limit = Duration::from_secs(check.timeout);
-    let passed = timeout(limit, passes(settings, dns, server, check)).await;
+    let passed = timeout(limit, passes(settings, dns, server, (check, http2))).await;
     passed.ok().flatten().is_some()
 }
 
 /// Checks a server once, at its addresses in order until it passes at one; `None` if it fails.
-async fn passes(settings: &Settings, dns: &Dns, server: &Server, check: &Check) -> Option<()> {
+async fn passes(
+    settings: &Settings,
+    dns: &Dns,
+    server: &Server,
+    (check, http2): (&Check, OriginHttp2),
+) -> Option<()> {
     let (host, port) = match server {
         Server::Tcp { port, address: Some(address), .. } => {
             let connected = TcpStream::connect(SocketAddr::new(*address, *port)).await.ok()?;
-            return passes_on(settings, server, connected, check).await;
+            return passes_on(settings, server, connected, (check, http2)).await;
         }
         Server::Tcp { host, port, address: None, .. } => (host, *port),
         // It has no server yet.
         Server::Service(_) => return Some(()),
         Server::Unix(path) => {
-            return passes_on(settings, server, unix::connect(path).await.ok()?, check).await;
+            return passes_on(settings, server, unix::connect(path).await.ok()?, (check, http2)).await;
         }
     };
     let deadline = Instant::now() + Duration::from_secs(check.timeout);
     let addresses = dns.addresses(host).await.ok()?;
     let passes = async |address| {
         let connected = TcpStream::connect(SocketAddr::new(address, port)).await.map_err(drop)?;
-        passes_on(settings, server, connected, check).await.ok_or(())
+        passes_on(settings, server, connected, (check, http2)).await.ok_or(())
     };
     first(&addresses, deadline, || (), passes).await.ok()
 }
 
-async fn passes_on(settings: &Settings, server: &Server, connected: TcpStream, check: &Check) -> Option<()> {
+async fn passes_on(
+    settings: &Settings,
+    server: &Server,
+    connected: TcpStream,
+    (check, http2): (&Check, OriginHttp2),
+) -> Option<()> {
     let limit = Duration::from_secs(check.timeout);
     let mut socket = Socket::new(connected, limit);
-    if let Server::Tcp { host, is_tls: true, .. } = server {
-        socket.secure(tls::connect(&settings.tls, host).ok()?, limit).await.ok()?;
-    }
+    let is_http2 = match server {
+        Server::Tcp { host, is_tls: true, .. } => {
+            socket.secure(tls::connect(&settings.tls, host, http2).ok()?, limit).await.ok()?
+        }
+        _ => http2 == OriginHttp2::On,
+    };
     let Some(path) = &check.path else { return Some(()) };
+    if !is_http2 {
+        return answers(&mut socket, server, path, check).await;
+    }
+    let link = Link::to_origin(socket.into_connection()?);
+    let mut socket = Socket::of_origin(OriginStream::new(link.clone()), limit);
+    tokio::select! {
+        biased;
+        passed = answers(&mut socket, server, path, check) => passed,
+        _ = link.drive(limit, limit) => None,
+    }
+}
+
+/// Returns `None` unless the server answers a GET of the path with the expected status.
+async fn answers(socket: &mut Socket, server: &Server, path: &str, check: &Check) -> Option<()> {
     let host = check.host.clone().unwrap_or_else(|| server.authority().to_string());
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: strait\r\nConnection: close\r\n\r\n");

@@ -167,7 +167,7 @@ impl Client {
         }
         let left = limit.saturating_sub(begun.elapsed());
         let shaken = self.socket.secure(tls::accept(&settings.tls)?, left).await;
-        shaken.map_err(|error| count(Failure::of(&error))).ok()
+        shaken.map(drop).map_err(|error| count(Failure::of(&error))).ok()
     }
 
     /// Reads the client's address from a PROXY header, and counts the connection for that client;

@@ -12,9 +12,11 @@ use tokio::task::JoinSet;
 
 use crate::cache::worker::Worker;
 use crate::config::settings::Settings;
+use crate::config::sites::Sites;
 use crate::io::buffer::Buffer;
 use crate::io::deadline::{Deadline, TimedOut};
-use crate::io::http2::link::{Accepted, Link};
+use crate::io::http2::accept::Accepted;
+use crate::io::http2::link::Link;
 use crate::io::http2::stream::Http2Stream;
 use crate::io::http2::translate::TargetForm;
 use crate::io::stream::Stream;
@@ -42,7 +44,9 @@ impl Http2Connection<'_> {
     /// Serves the connection, of which `buffer` was read, until it ends.
     pub(crate) async fn serve(&self, stream: Stream, buffer: Buffer) {
         let worker = self.current.worker();
-        let link = Link::new(stream, buffer, worker.settings().http2_streams, form(worker.settings()));
+        let settings = worker.settings();
+        let are_independent = settings.sites.as_ref().is_some_and(Sites::use_http2);
+        let link = Link::new(stream, buffer, settings.http2_streams, form(settings), are_independent);
         drop(worker);
         let (mut tasks, mut deadline) = (JoinSet::new(), Deadline::default());
         let abuse = self.requests(&link, &mut tasks, &mut deadline).await;

@@ -116,6 +116,7 @@ impl Bound {
             background: <_>::default(),
             descriptors: descriptors(),
             counters,
+            origin_http2_abuses: Arc::default(),
             log_lost,
             heir: <_>::default(),
             failed_upgrades: <_>::default(),

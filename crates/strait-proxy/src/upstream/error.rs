@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use strait_http::Malformed;
 
+use crate::io::http2::slot::StreamFailure;
 use crate::io::socket::SocketError;
 
 /// Beginning of the text of [`OriginError::NoServer`]. Clients see only this.
@@ -48,6 +49,18 @@ pub(crate) enum OriginError {
     /// The origin closed or reset the connection.
     #[error("the origin closed the connection")]
     Closed,
+    /// The origin has not processed the request.
+    #[error("the origin refused the request (HTTP/2: REFUSED_STREAM or GOAWAY)")]
+    Refused,
+    /// The origin has reset the stream, or an error on it has.
+    #[error("the stream was reset (HTTP/2, code {0})")]
+    Reset(u32),
+    /// The request has no valid form in HTTP/2.
+    #[error("the request has a field or a target that HTTP/2 does not allow")]
+    Unsendable,
+    /// The origin violates HTTP/2.
+    #[error("the origin violates HTTP/2: {0}")]
+    Http2(&'static str),
     /// There was no connection to the origin in time.
     #[error("no connection to the origin was established in time")]
     ConnectTimedOut,
@@ -78,7 +91,15 @@ impl OriginError {
     pub(crate) fn is_for_all(&self) -> bool {
         !matches!(
             self,
-            Self::Closed | Self::TimedOut | Self::NotModified | Self::Malformed(_) | Self::FullForClient
+            Self::Closed
+                | Self::Refused
+                | Self::Unsendable
+                | Self::Reset(_)
+                | Self::Http2(_)
+                | Self::TimedOut
+                | Self::NotModified
+                | Self::Malformed(_)
+                | Self::FullForClient
         )
     }
 
@@ -96,7 +117,16 @@ impl OriginError {
     /// Returns true if the server is the reason.
     pub(crate) fn is_of_server(&self) -> bool {
         self.is_unreachable()
-            || matches!(self, Self::ConnectTimedOut | Self::Closed | Self::TimedOut | Self::Malformed(_))
+            || matches!(
+                self,
+                Self::ConnectTimedOut
+                    | Self::Closed
+                    | Self::Refused
+                    | Self::Reset(_)
+                    | Self::Http2(_)
+                    | Self::TimedOut
+                    | Self::Malformed(_)
+            )
     }
 
     /// Returns true if there is no connection to the server.
@@ -107,13 +137,21 @@ impl OriginError {
     /// Returns the status for the client (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {
+            Self::Unsendable => 400,
             Self::Forbidden { .. } => 403,
-            Self::NoServer(_) | Self::Exhausted(_) | Self::Full | Self::FullForClient | Self::Busy => 503,
+            Self::NoServer(_)
+            | Self::Exhausted(_)
+            | Self::Full
+            | Self::FullForClient
+            | Self::Busy
+            | Self::Refused => 503,
             Self::ConnectTimedOut | Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }
             | Self::Tls { .. }
             | Self::Closed
+            | Self::Reset(_)
+            | Self::Http2(_)
             | Self::NotModified
             | Self::Malformed(_) => 502,
         }
@@ -143,6 +181,18 @@ pub(crate) enum FetchError {
     TooLong(u64),
     /// The client's body is malformed.
     Request(Malformed),
+}
+
+impl From<StreamFailure> for OriginError {
+    fn from(failure: StreamFailure) -> Self {
+        match failure {
+            StreamFailure::Refused => Self::Refused,
+            StreamFailure::Unsendable => Self::Unsendable,
+            StreamFailure::Reset(code) => Self::Reset(code),
+            StreamFailure::Ended => Self::Closed,
+            StreamFailure::Violation(why) => Self::Http2(why),
+        }
+    }
 }
 
 impl From<OriginError> for FetchError {

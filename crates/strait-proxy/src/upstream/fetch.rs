@@ -6,9 +6,10 @@ use std::time::Duration;
 use strait_http::Malformed;
 use strait_http::forward::keeps_alive;
 use strait_http::framing::{self, BodyFraming};
-use strait_http::head::{self, OwnedResponse};
+use strait_http::head::{self, OwnedResponse, Version};
 use strait_http::method::is_idempotent;
 
+use crate::config::edge::OriginHttp2;
 use crate::io::buffer::BUFFER_BYTES;
 use crate::io::framing::Framed;
 use crate::io::head::{Heads, write_interim};
@@ -18,11 +19,17 @@ use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream, enter};
 use crate::upstream::upload::{Upload, send_continue};
+use crate::upstream::uploading::Uploading;
 
 /// Maximum of forwarded interim responses (RFC 9110, section 15.2).
 const INTERIM_MAX: usize = 16;
 /// Time that an origin has to respond to an expectation (RFC 9110, section 10.1.1).
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Time without a response while a body is sent; the limits of the body end it before.
+const UPLOAD_MAX: Duration = Duration::from_hours(24);
+/// Times that a request is sent again by HTTP/2 after the origin has not processed it.
+const REPETITIONS_MAX: usize = 3;
 
 /// Maximum of bytes that the first read of a response takes. The beginning of a long body is copied
 /// with its head; the rest need not be.
@@ -64,7 +71,7 @@ pub(crate) async fn fetch(
         let connected = match enter(upstream, server, request.client, permits).await {
             // Its name has lost the address while the request was waiting.
             Ok(_) if request.origin.is_gone() => continue,
-            Ok(slot) => Connection::to(upstream, server, slot).await,
+            Ok(slot) => Connection::to(upstream, server, slot, request.http2()).await,
             Err(error) => Err(error),
         };
         let failure = match connected {
@@ -76,8 +83,8 @@ pub(crate) async fn fetch(
                 Failure { error, was_sent: false, may_repeat: true }
             }
             Ok(connection) => {
-                let client = client.as_mut().map(Client::reborrow);
-                match fetch_on(upstream, connection, request, client, is_repeatable).await {
+                let own = client.as_mut().map(Client::reborrow);
+                match fetch_on(upstream, connection, request, own, is_repeatable).await {
                     Ok(mut incoming) => {
                         request.origin.note_success(upstream.clock.now());
                         incoming.connection.load = load;
@@ -85,7 +92,13 @@ pub(crate) async fn fetch(
                         return Ok(incoming);
                     }
                     Err(FetchError::Origin(error)) => {
-                        Failure { error, was_sent: true, may_repeat: is_repeatable }
+                        let is_back = client.as_ref().is_none_or(|client| client.upload.is_back());
+                        let is_unprocessed = matches!(error, OriginError::Refused) && is_back;
+                        Failure {
+                            error,
+                            was_sent: !is_unprocessed,
+                            may_repeat: is_repeatable || is_unprocessed,
+                        }
                     }
                     Err(error) => return Err(error),
                 }
@@ -108,6 +121,9 @@ async fn fetch_on(
     is_repeatable: bool,
 ) -> Result<Box<Incoming>, FetchError> {
     // Kept for the repetition, which would wait for its turn again.
+    if !connection.is_http1() {
+        return Box::pin(fetch_on_stream(upstream, connection, request, client, is_repeatable)).await;
+    }
     let slot = if connection.is_used && is_repeatable { connection.slot.take() } else { None };
     let Some(slot) = slot else { return exchange(upstream, connection, request, client).await };
     let first = client.as_mut().map(Client::reborrow);
@@ -118,10 +134,51 @@ async fn fetch_on(
         }
         Err(FetchError::Origin(OriginError::Closed)) => {
             let server = &request.origin.server;
-            let connection = Box::pin(Connection::open_with(upstream, server, slot)).await?;
+            let connection =
+                Box::pin(Connection::open_with(upstream, server, slot, OriginHttp2::Off)).await?;
             exchange(upstream, connection, request, client).await
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Sends a request on a stream of HTTP/2. A request that the origin has not processed (RFC 9113,
+/// section 8.7) is sent again, and so is a repeatable one after the end of a connection that was
+/// used before.
+async fn fetch_on_stream(
+    upstream: &Upstream<'_>,
+    mut connection: Box<Connection>,
+    request: &OriginRequest,
+    mut client: Option<Client<'_>>,
+    is_repeatable: bool,
+) -> Result<Box<Incoming>, FetchError> {
+    let mut repetitions = REPETITIONS_MAX;
+    loop {
+        let (slot, was_used) = (connection.slot.take(), connection.is_used);
+        let error = match exchange(upstream, connection, request, client.as_mut().map(Client::reborrow)).await
+        {
+            Ok(mut incoming) => {
+                incoming.connection.slot = slot;
+                return Ok(incoming);
+            }
+            Err(error) => error,
+        };
+        let may_repeat = match &error {
+            FetchError::Origin(OriginError::Refused) => {
+                client.as_mut().is_none_or(|client| client.upload.rewind())
+            }
+            FetchError::Origin(OriginError::Closed) => was_used && is_repeatable,
+            _ => false,
+        };
+        let Some(slot) = slot.filter(|_| may_repeat && repetitions > 0) else { return Err(error) };
+        repetitions -= 1;
+        // The origin has asked for the body before.
+        if let Some(client) = &mut client {
+            client.upload.is_expected = false;
+        }
+        let again = Connection::to(upstream, &request.origin.server, slot, request.http2()).await;
+        let Ok(again) = again else { return Err(error) };
+        connection = again;
     }
 }
 
@@ -134,28 +191,127 @@ async fn exchange(
     let requested = upstream.clock.now();
     // A repeated request is sent for the second time.
     let _ = request.sent.as_ref().map(|sent| sent.set(()));
-    connection.socket.write_all(&request.head, &[]).await.map_err(of_connection)?;
-    let Some(Client { socket, upload, origin }) = client else {
+    if let Some(stream) = connection.socket.origin_stream() {
+        stream.takes_trailers = request.takes_trailers;
+    }
+    let sent = connection.socket.write_all(&request.head, &[]).await;
+    sent.map_err(|error| connection.failure(error))?;
+    let Some(client) = client else {
         return final_response(upstream, connection, request, requested, None).await;
     };
-    *origin = connection.address;
-    if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
-        let mut incoming = one_response(upstream, connection, request, requested).await?;
-        if !incoming.is_interim() {
-            incoming.keeps_alive = false;
-            return Ok(incoming);
-        }
-        connection = incoming.connection;
+    *client.origin = connection.address;
+    if connection.is_http1() {
+        exchange_with(upstream, connection, request, requested, client).await
+    } else {
+        Box::pin(exchange_on_stream(upstream, connection, request, requested, client)).await
     }
-    if upload.is_expected {
-        send_continue(socket).await?;
-    }
+}
+
+/// Sends the body of the client's request, and reads the head of the response.
+async fn exchange_with(
+    upstream: &Upstream<'_>,
+    connection: Box<Connection>,
+    request: &OriginRequest,
+    requested: u64,
+    Client { socket, upload, .. }: Client<'_>,
+) -> Result<Box<Incoming>, FetchError> {
+    let mut connection = match expect(upstream, connection, request, requested, (socket, upload)).await? {
+        Expected::Body(connection) => connection,
+        Expected::Response(incoming) => return Ok(incoming),
+    };
     let is_sent =
         !upload.has_body() || Box::pin(upload.send(upstream, socket, &mut connection.socket)).await?;
     let interim = upload.takes_interim.then_some(socket);
     let mut incoming = final_response(upstream, connection, request, requested, interim).await?;
     incoming.keeps_alive &= is_sent;
     Ok(incoming)
+}
+
+/// Next step after a client's expectation.
+enum Expected {
+    /// The body of the request.
+    Body(Box<Connection>),
+    /// The response: the origin needs no body.
+    Response(Box<Incoming>),
+}
+
+/// Waits for the response to the client's expectation, if there is one (RFC 9110, section 10.1.1).
+async fn expect(
+    upstream: &Upstream<'_>,
+    mut connection: Box<Connection>,
+    request: &OriginRequest,
+    requested: u64,
+    (socket, upload): (&mut Socket, &mut Upload),
+) -> Result<Expected, FetchError> {
+    if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
+        let mut incoming = one_response(upstream, connection, request, requested).await?;
+        if !incoming.is_interim() {
+            incoming.keeps_alive = false;
+            return Ok(Expected::Response(incoming));
+        }
+        connection = incoming.connection;
+    }
+    if upload.is_expected {
+        send_continue(socket).await?;
+    }
+    Ok(Expected::Body(connection))
+}
+
+/// Like [`exchange_with`], on a stream of HTTP/2: the body of a client on HTTP/2 is sent beside the
+/// response, and a client that cancels its request ends the exchange.
+async fn exchange_on_stream(
+    upstream: &Upstream<'_>,
+    connection: Box<Connection>,
+    request: &OriginRequest,
+    requested: u64,
+    mut client: Client<'_>,
+) -> Result<Box<Incoming>, FetchError> {
+    // A request that several clients wait for does not end with one of them.
+    let end = if request.is_shared { None } else { client.socket.stream_end() };
+    let exchanged = async {
+        let own = (&mut *client.socket, &mut *client.upload);
+        let mut connection = match expect(upstream, connection, request, requested, own).await? {
+            Expected::Body(connection) => connection,
+            Expected::Response(incoming) => return Ok(incoming),
+        };
+        let origin = &mut connection.socket;
+        let has_trailers = request.passes_trailers;
+        let begun = Uploading::begin(upstream, client.socket, client.upload, origin, has_trailers);
+        let Some(mut uploading) = begun else {
+            client.upload.is_expected = false;
+            return exchange_with(upstream, connection, request, requested, client.reborrow()).await;
+        };
+        let interim = client.upload.takes_interim.then_some(&mut *client.socket);
+        // An origin may answer only after the whole body, which has time limits of its own.
+        tokio::select! {
+            biased;
+            _ = connection.socket.readable(UPLOAD_MAX) => {}
+            ended = uploading.ended() => ended?,
+        }
+        let response = tokio::select! {
+            biased;
+            response = final_response(upstream, connection, request, requested, interim) => response,
+            error = uploading.failed() => return Err(error),
+        };
+        match response {
+            Ok(mut incoming) => {
+                incoming.uploading = Some(Box::new(uploading));
+                Ok(incoming)
+            }
+            Err(error) => {
+                if let Some(rest) = uploading.stop().await {
+                    *client.upload = rest;
+                }
+                Err(error)
+            }
+        }
+    };
+    let Some(end) = end else { return exchanged.await };
+    tokio::select! {
+        biased;
+        done = exchanged => done,
+        () = end.cancelled() => Err(FetchError::Client(SocketError::Closed)),
+    }
 }
 
 /// Reads the head of the final response. Interim responses are forwarded to a client that accepts
@@ -214,7 +370,8 @@ async fn one_response(
 ) -> Result<Box<Incoming>, FetchError> {
     let malformed = |error| FetchError::Origin(OriginError::Malformed(error));
     loop {
-        let read = read_head(upstream.heads, connection.buffer.filled(), request.method());
+        let is_http2 = !connection.is_http1();
+        let read = read_head(upstream.heads, connection.buffer.filled(), request.method(), is_http2);
         if let Some((Read { head, body, keeps_alive }, len)) = read.map_err(malformed)? {
             read_rest(&mut connection, len, body).await.map_err(of_connection)?;
             connection.buffer.consume(len);
@@ -229,6 +386,7 @@ async fn one_response(
                 received,
                 keeps_alive,
                 set_cookie: None,
+                uploading: None,
             }));
         }
         let Connection { socket, buffer, .. } = &mut *connection;
@@ -237,7 +395,7 @@ async fn one_response(
         } else {
             socket.read(buffer).await
         };
-        if read.map_err(of_connection)? == 0 {
+        if read.map_err(|error| connection.failure(error))? == 0 {
             return Err(OriginError::Closed.into());
         }
     }
@@ -268,8 +426,16 @@ struct Read {
 
 /// Parses the head of the response to a request with `method`; returns its length as well. `None`
 /// while it is not complete.
-fn read_head(heads: &Heads, bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
-    let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
+fn read_head(
+    heads: &Heads,
+    bytes: &[u8],
+    method: &str,
+    is_http2: bool,
+) -> Result<Option<(Read, usize)>, Malformed> {
+    let Some((mut response, len)) = head::response(bytes)? else { return Ok(None) };
+    if is_http2 {
+        response.version = Version::Http2;
+    }
     let body = framing::of_response(&response, method)?;
     let is_last = matches!(body, BodyFraming::ToClose | BodyFraming::Tunnel);
     let keeps_alive = !is_last && keeps_alive(response.version, &response.fields);

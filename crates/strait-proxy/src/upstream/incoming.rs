@@ -6,6 +6,7 @@ use strait_http::head::{OwnedResponse, Response};
 use crate::io::buffer::Buffer;
 use crate::io::framing::Framed;
 use crate::upstream::pool::{Connection, Upstream};
+use crate::upstream::uploading::Uploading;
 
 /// Response with a complete head.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Incoming {
     /// Value of Set-Cookie for the client of this request: the cookie of a sticky pool. It is no
     /// field of the response, so that it is never stored.
     pub(crate) set_cookie: Option<String>,
+    /// Body of the request, if it is still being sent.
+    pub(crate) uploading: Option<Box<Uploading>>,
 }
 
 impl Incoming {

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use strait_http::head::Request;
 use tokio::time::timeout;
 
+use crate::config::edge::OriginHttp2;
 use crate::config::member::{Load, Member};
 use crate::config::pool::ServerPool;
 use crate::config::server::Server;
@@ -108,6 +109,11 @@ impl Origin {
         let is_named = named.as_ref().is_some_and(|named| named.is_same(&choice.member));
         let sticky = choice.pool.sticky.as_ref().filter(|_| !is_named)?;
         sticky.set_cookie(&choice.member)
+    }
+
+    /// Returns the use of HTTP/2 to the server.
+    pub(crate) fn http2(&self) -> OriginHttp2 {
+        self.choice.as_ref().map_or(OriginHttp2::Off, |choice| choice.pool.http2)
     }
 
     /// Returns the server of its pool.

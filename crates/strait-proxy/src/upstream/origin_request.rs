@@ -13,6 +13,7 @@ use strait_http::target::Uri;
 use strait_http::trace::TRACEPARENT;
 use tokio::sync::SetOnce;
 
+use crate::config::edge::OriginHttp2;
 use crate::config::settings::Settings;
 use crate::config::trace::{Trace, Tracing};
 use crate::io::gate::{self, Permit};
@@ -30,6 +31,8 @@ pub(crate) struct ClientRequest<'a, 'b> {
     /// Host for the origin, in place of that of the URI.
     pub(crate) host: Option<&'a str>,
     pub(crate) trace: Option<&'a Trace>,
+    /// True unless rules or the section `[trace]` replace fields of the request: as trailers they could have the same effect.
+    pub(crate) passes_trailers: bool,
 }
 
 /// Request to an origin.
@@ -40,6 +43,12 @@ pub(crate) struct OriginRequest {
     pub(crate) head: Vec<u8>,
     /// True if a 304 may answer it.
     is_conditional: bool,
+    /// True if it asks for another protocol, as WebSocket.
+    is_upgrade: bool,
+    /// True if its client accepts trailers (RFC 9110, section 10.1.4).
+    pub(crate) takes_trailers: bool,
+    /// True if trailers of the request may be forwarded.
+    pub(crate) passes_trailers: bool,
     /// True if other clients wait for the response.
     pub(crate) is_shared: bool,
     /// Set when it is sent, for the requests that wait for its response.
@@ -145,6 +154,9 @@ impl OriginRequest {
             origin,
             head,
             is_conditional,
+            is_upgrade: false,
+            takes_trailers: request.fields.elements("te").any(|it| it.eq_ignore_ascii_case("trailers")),
+            passes_trailers: client_request.passes_trailers,
             is_shared: false,
             sent: None,
             client: gate::Client::of(client_request.client),
@@ -165,6 +177,12 @@ impl OriginRequest {
         push_field(&mut self.head, name, value);
         self.head.extend_from_slice(b"\r\n");
         self.is_conditional |= is_condition(name);
+        self.is_upgrade |= name == "Upgrade";
+    }
+
+    /// Returns the use of HTTP/2 to the server. Changes of the protocol are for HTTP/1.1.
+    pub(crate) fn http2(&self) -> OriginHttp2 {
+        if self.is_upgrade { OriginHttp2::Off } else { self.origin.http2() }
     }
 
     /// Makes it a request for a part of the representation with that strong validator, or for the

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use rapidhash::fast::RandomState;
 use rustix::io::Errno;
+use strait_http2::ErrorCode;
 use strait_ledger::SingleWriterCounter;
 use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
+use crate::config::edge::OriginHttp2;
 use crate::config::member::Load;
 use crate::config::server::Server;
 use crate::config::settings::Settings;
@@ -22,12 +24,14 @@ use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
 use crate::io::gate::{Client, Gates, Key, Permit};
 use crate::io::head::Heads;
-use crate::io::socket::Socket;
+use crate::io::http2::slot::StreamFailure;
+use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 use crate::io::{tls, unix};
 use crate::upstream::background::{Background, Fetch};
 use crate::upstream::dns::Dns;
-use crate::upstream::error::OriginError;
+use crate::upstream::error::{FetchError, OriginError, of_connection};
+use crate::upstream::links::{self, Abuses, Links};
 
 /// A worker's connections to origins, with the settings of the current request.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct Upstream<'a> {
     pub(crate) clock: &'a Clock,
     /// Idle connections.
     pub(crate) pool: &'a RefCell<Pool>,
+    /// HTTP/2 connections.
+    pub(crate) links: &'a RefCell<Links>,
     pub(crate) dns: &'a Dns,
     pub(crate) pipes: &'a RefCell<Pipes>,
     pub(crate) heads: &'a Heads,
@@ -49,6 +55,8 @@ pub(crate) struct Upstream<'a> {
     pub(crate) opened: &'a SingleWriterCounter,
     /// Number of requests on connections that were idle.
     pub(crate) reused: &'a SingleWriterCounter,
+    /// HTTP/2 connections that exceeded a limit, of all workers.
+    pub(crate) http2_abuses: &'a Arc<Abuses>,
 }
 
 impl<'a> Upstream<'a> {
@@ -69,6 +77,7 @@ impl<'a> Upstream<'a> {
     /// Closes idle connections and pipes: the process has no descriptor left.
     pub(crate) fn close_idle(&self) {
         self.pool.borrow_mut().tidy(Duration::ZERO);
+        self.links.borrow().close_idle();
         self.pipes.borrow_mut().clear();
     }
 }
@@ -89,7 +98,7 @@ pub(crate) struct Connection {
     pub(crate) load: Option<Load>,
     /// Right to use the connection; `None` while it is idle.
     pub(super) slot: Option<Slot>,
-    _descriptor: Option<Share>,
+    pub(super) _descriptor: Option<Share>,
 }
 
 /// Right to use one connection to an origin.
@@ -133,7 +142,7 @@ impl Pool {
     }
 
     /// Takes an idle connection that is still open, to an address that is still allowed.
-    fn take(&mut self, upstream: &Upstream<'_>, server: &Server) -> Option<Box<Connection>> {
+    pub(super) fn take(&mut self, upstream: &Upstream<'_>, server: &Server) -> Option<Box<Connection>> {
         let connections = self.idle.get_mut(server)?;
         let settings = upstream.settings;
         let idle_timeout = settings.timeouts.origin_idle;
@@ -167,7 +176,11 @@ impl Connection {
         upstream: &Upstream<'_>,
         server: &Server,
         slot: Slot,
+        http2: OriginHttp2,
     ) -> Result<Box<Self>, OriginError> {
+        if http2 == OriginHttp2::On || (http2 == OriginHttp2::Auto && server.is_tls()) {
+            return Box::pin(links::connection(upstream, server, slot, http2)).await;
+        }
         let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
             Some(mut connection) => {
@@ -175,7 +188,7 @@ impl Connection {
                 connection.slot = Some(slot);
                 Ok(connection)
             }
-            None => Box::pin(Self::open_with(upstream, server, slot)).await,
+            None => Box::pin(Self::open_with(upstream, server, slot, OriginHttp2::Off)).await,
         }
     }
 
@@ -186,7 +199,7 @@ impl Connection {
         client: Client,
     ) -> Result<Box<Self>, OriginError> {
         let slot = enter(upstream, server, client, (None, None)).await?;
-        Box::pin(Self::open_with(upstream, server, slot)).await
+        Box::pin(Self::open_with(upstream, server, slot, OriginHttp2::Off)).await
     }
 
     /// Opens a new connection with the right to one.
@@ -194,6 +207,7 @@ impl Connection {
         upstream: &Upstream<'_>,
         server: &Server,
         slot: Slot,
+        http2: OriginHttp2,
     ) -> Result<Box<Self>, OriginError> {
         // Before it has a descriptor: one that is still connecting counts too.
         let descriptor = upstream.count_connection();
@@ -201,8 +215,17 @@ impl Connection {
         upstream.opened.add(1);
         let address = tcp.peer_addr().ok();
         let mut socket = Socket::new(tcp, upstream.settings.timeouts.origin);
-        if let Server::Tcp { host, is_tls: true, .. } = server {
-            Box::pin(shake_hands(upstream, host, &mut socket)).await?;
+        let is_http2 = match server {
+            Server::Tcp { host, is_tls: true, .. } => {
+                Box::pin(shake_hands(upstream, host, &mut socket, http2)).await?
+            }
+            _ => http2 == OriginHttp2::On,
+        };
+        if http2 == OriginHttp2::On && !is_http2 {
+            return Err(OriginError::Http2("the server has not chosen it in the TLS handshake (ALPN)"));
+        }
+        if is_http2 {
+            return links::begin(upstream, server, (socket, address, descriptor), slot);
         }
         let (buffer, server) = (Buffer::default(), server.clone());
         let (background, slot, is_used) = (None, Some(slot), false);
@@ -217,6 +240,31 @@ impl Connection {
             slot,
             _descriptor: descriptor,
         }))
+    }
+
+    /// Returns true if it is no stream of HTTP/2.
+    pub(crate) fn is_http1(&self) -> bool {
+        !self.socket.is_origin_stream()
+    }
+
+    /// Returns the code for the client's stream after its own was reset.
+    pub(crate) fn reset_code(&mut self) -> Option<u32> {
+        match self.socket.origin_stream()?.failure()? {
+            StreamFailure::Reset(code) => Some(code_for_client(code)),
+            _ => None,
+        }
+    }
+
+    /// Returns the error for an error of its socket.
+    pub(crate) fn failure(&mut self, error: SocketError) -> FetchError {
+        let stream = self.socket.origin_stream();
+        if error == SocketError::TimedOut {
+            // The origin may be gone without a word: the next request gets another connection.
+            stream.inspect(|stream| stream.retire_connection());
+            return of_connection(error);
+        }
+        let failure = stream.and_then(|stream| stream.failure());
+        failure.map_or_else(|| of_connection(error), |failure| OriginError::from(failure).into())
     }
 
     /// Makes the connection a fill's: its fetch counts while no client waits, from [`Fetch::begin`]
@@ -238,6 +286,13 @@ impl Connection {
             upstream.pool.borrow_mut().keep(self);
         }
     }
+}
+
+/// Returns the code for a client after an origin has reset a stream by `code`. Only those about the
+/// request pass: the client has not violated the protocol, and its response is not complete.
+pub(crate) fn code_for_client(code: u32) -> u32 {
+    let passed = [ErrorCode::Cancel, ErrorCode::EnhanceYourCalm];
+    if passed.iter().any(|own| *own as u32 == code) { code } else { ErrorCode::Internal as u32 }
 }
 
 /// Waits for a permit at the client's gate, then at the origin's, unless they were taken before.
@@ -286,10 +341,11 @@ async fn shake_hands(
     upstream: &Upstream<'_>,
     host: &Arc<str>,
     socket: &mut Socket,
-) -> Result<(), OriginError> {
+    http2: OriginHttp2,
+) -> Result<bool, OriginError> {
     let failed = |error| OriginError::Tls { host: host.clone(), error };
     let settings = upstream.settings;
-    let tls = tls::connect(&settings.tls, host).map_err(|error| failed(io::Error::other(error)))?;
+    let tls = tls::connect(&settings.tls, host, http2).map_err(|error| failed(io::Error::other(error)))?;
     socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => OriginError::ConnectTimedOut,
         _ => failed(error),
@@ -394,7 +450,7 @@ fn split(upstream: &Upstream<'_>, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<
 
 /// Returns true if the proxy may connect to an address. The operator names the origin of a reverse
 /// proxy; clients name all others.
-fn may_reach(settings: &Settings, address: IpAddr) -> bool {
+pub(super) fn may_reach(settings: &Settings, address: IpAddr) -> bool {
     settings.is_reverse() || settings.access.reaches(address)
 }
 

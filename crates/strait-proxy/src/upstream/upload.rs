@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use strait_http::framing::BodyFraming;
+use strait_http::trailer::Trailers;
 
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
-use crate::io::forward::{self, BodySource, Form, ForwardError};
+use crate::io::forward::{self, BodySource, Form, ForwardError, SentBytes};
 use crate::io::framing::{Framed, Piece, TOO_LONG};
 use crate::io::gate::{Client, Key, Permit};
 use crate::io::pace::Pace;
@@ -32,6 +33,12 @@ pub(crate) struct Upload {
     pub(crate) was_continued: bool,
     /// True if the client understands interim responses.
     pub(crate) takes_interim: bool,
+    /// Framing of the whole body, to send it again.
+    whole: Framed,
+    /// Bytes that were sent to an origin that may refuse the request unprocessed.
+    sent: SentBytes,
+    /// True if all of it is here again after an origin has refused the request.
+    is_back: bool,
 }
 
 impl Upload {
@@ -59,7 +66,39 @@ impl Upload {
             is_expected,
             was_continued: false,
             takes_interim,
+            whole: Framed::limited(body, most),
+            sent: SentBytes::default(),
+            is_back: false,
         }
+    }
+
+    /// Returns the rest of the body, for another user.
+    pub(crate) fn take(&mut self) -> Self {
+        Self {
+            framed: std::mem::replace(&mut self.framed, Framed::Length(0)),
+            pace: self.pace.take(),
+            buffer: std::mem::take(&mut self.buffer),
+            sent: std::mem::take(&mut self.sent),
+            ..*self
+        }
+    }
+
+    /// Begins again. Returns false if bytes that were sent are lost.
+    pub(crate) fn rewind(&mut self) -> bool {
+        let sent = self.sent.take();
+        self.is_back = sent.is_some_and(|sent| sent.is_empty() || self.buffer.put_back(&sent));
+        self.framed = self.whole;
+        self.is_back
+    }
+
+    /// Returns true if the whole body can be sent again.
+    pub(crate) fn is_back(&self) -> bool {
+        self.is_back
+    }
+
+    /// Returns true unless the body is sent in chunks.
+    pub(crate) fn is_of_known_length(&self) -> bool {
+        !self.framed.is_chunked()
     }
 
     /// Returns true if parts of the body are still to be sent.
@@ -146,7 +185,7 @@ impl Upload {
     }
 
     /// Returns the pace that the body must keep, and its start.
-    fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
+    pub(super) fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
         let settings = upstream.settings;
         let Limits { body_grace, body, .. } = settings.timeouts;
         let new = || (Pace::new(body_grace, settings.request_body_rate, body), Instant::now());
@@ -160,27 +199,58 @@ impl Upload {
         client: &mut Socket,
         origin: &mut Socket,
     ) -> Result<bool, FetchError> {
-        let form = if self.framed.is_chunked() { Form::Chunks } else { Form::Data };
+        let form = self.form();
         client.pace = Some(self.begun(upstream));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request are dropped: an origin might merge them into its fields.
-        let from = BodySource { socket: &mut *client, buffer, framed, trailers: None };
+        let sent = origin.is_origin_stream().then_some(&mut self.sent);
+        let from = BodySource { socket: &mut *client, buffer, framed, trailers: None, sent };
         origin.stops_on_response = true;
         let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), form).await;
         origin.stops_on_response = false;
+        if let (Err(_), Some(stream)) = (&passed, origin.origin_stream()) {
+            stream.give_up_turn();
+        }
         client.pace = None;
         match passed {
             Ok(_) => Ok(true),
             // The origin may have responded before it closed.
             Err(ForwardError::Receiver(SocketError::Answered | SocketError::Closed)) => Ok(false),
-            Err(ForwardError::Malformed(TOO_LONG)) => {
-                Err(FetchError::TooLong(upstream.settings.request_body_max))
-            }
-            Err(ForwardError::Receiver(error)) => Err(of_connection(error)),
-            Err(ForwardError::Sender(SocketError::TimedOut)) => Err(FetchError::Slow),
-            Err(ForwardError::Sender(error)) => Err(FetchError::Client(error)),
-            Err(ForwardError::Malformed(error)) => Err(FetchError::Request(error)),
+            Err(error) => Err(unsent(error, upstream.settings.request_body_max)),
         }
+    }
+
+    /// Sends the body by HTTP/2, where trailers are apart from the fields of the head.
+    pub(super) async fn send_beside(
+        &mut self,
+        client: &mut Socket,
+        origin: &mut Socket,
+        trailers: Option<Trailers>,
+    ) -> Result<(), FetchError> {
+        let form = self.form();
+        let (buffer, framed) = (&mut self.buffer, &mut self.framed);
+        let sent = Some(&mut self.sent);
+        let from = BodySource { socket: client, buffer, framed, trailers, sent };
+        match forward::copied_body(from, origin, form).await {
+            // The response has the reason.
+            Ok(_) | Err(ForwardError::Receiver(_)) => Ok(()),
+            Err(error) => Err(unsent(error, self.most)),
+        }
+    }
+
+    fn form(&self) -> Form {
+        if self.framed.is_chunked() { Form::Chunks } else { Form::Data }
+    }
+}
+
+/// Returns the error of a body that was not sent to its end.
+fn unsent(error: ForwardError, most: u64) -> FetchError {
+    match error {
+        ForwardError::Malformed(TOO_LONG) => FetchError::TooLong(most),
+        ForwardError::Receiver(error) => of_connection(error),
+        ForwardError::Sender(SocketError::TimedOut) => FetchError::Slow,
+        ForwardError::Sender(error) => FetchError::Client(error),
+        ForwardError::Malformed(error) => FetchError::Request(error),
     }
 }
 

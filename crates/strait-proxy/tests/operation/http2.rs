@@ -16,13 +16,13 @@ pub(crate) const ON: &str = "http2.enabled = true\n";
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
+pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_HEADERS: u8 = 4;
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, len @ ..] = (payload.len() as u32).to_be_bytes();
@@ -37,7 +37,7 @@ pub(crate) fn head(stream: u32, fields: &[(&str, &str)], flags: u8) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, stream, &block)
 }
 
-fn get(stream: u32, path: &str) -> Vec<u8> {
+pub(crate) fn get(stream: u32, path: &str) -> Vec<u8> {
     let fields = [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "www.example")];
     head(stream, &fields, END_STREAM)
 }
@@ -55,12 +55,12 @@ pub(crate) struct Received {
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     fields: Vec<(String, String)>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     pub(crate) is_whole: bool,
 }
 
 impl Answer {
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 }
@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// Reads the responses to `count` streams, in the order of their ends.
-    fn answers(&mut self, count: usize) -> Vec<(u32, Answer)> {
+    pub(crate) fn answers(&mut self, count: usize) -> Vec<(u32, Answer)> {
         let (mut open, mut ended) = (Vec::<(u32, Answer)>::new(), Vec::new());
         while ended.len() < count {
             let Some(frame) = self.frame() else { break };

@@ -13,6 +13,7 @@ mod faults;
 mod fills;
 mod framing;
 mod git;
+mod grpc;
 mod http2;
 mod mistakes;
 mod origin;

@@ -65,6 +65,11 @@ impl Setup {
         Self { launcher: Vec::new(), arguments: Vec::new(), config }
     }
 
+    /// Describes a proxy with that `strait.toml`.
+    pub(crate) fn of_config(config: &str) -> Self {
+        Self { launcher: Vec::new(), arguments: Vec::new(), config: config.to_owned() }
+    }
+
     /// Adds a text to its `strait.toml`.
     pub(crate) fn config(mut self, text: &str) -> Self {
         self.config.push_str(text);
@@ -142,6 +147,13 @@ impl Proxy {
     /// Waits until it has printed a text to standard error.
     pub(crate) fn await_stderr(&self, text: &str) {
         self.process.wait_for_stderr(text, LIMIT).unwrap();
+    }
+
+    /// Returns the addresses that it has reported so far.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let output = self.process.stderr();
+        let lines = output.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        lines.filter_map(|line| line.strip_prefix("listening on ")?.parse().ok()).collect()
     }
 
     /// Returns its URL.

@@ -50,9 +50,7 @@ fn logged(authority: Authority, url: &str) -> Rig {
 
 /// Returns the log of the only request.
 fn log_of(rig: &Rig) -> String {
-    let line = || std::fs::read_to_string(rig.authority.file("log")).unwrap_or_default();
-    assert!(wait_until(LIMIT, || line().ends_with('\n')));
-    line()
+    log_lines(rig)
 }
 
 /// Returns the log of a request to an origin with a certificate for `subject`, valid until
@@ -124,4 +122,35 @@ fn http_1_0_client_notices_a_truncated_body() {
         let response = client.response();
         assert_eq!(response.is_ok_and(|response| response.body == body(300_000)), is_whole);
     }
+}
+
+#[test]
+fn origin_that_does_not_choose_http2_gets_http_1_unless_http2_is_required() {
+    for (http2, expected) in [("auto", "HTTP/1.1 200 "), ("on", "HTTP/1.1 502 ")] {
+        let authority = Authority::new();
+        authority.sign("origin", "127.0.0.1", 2999);
+        let origin = Origin::tls(authority.server("origin"));
+        let log = authority.file("log").display().to_string();
+        let config = format!(
+            "log.access = \"{log}\"\nlog.format = \"json\"\npool.a.servers = [\"{}\"]\npool.a.http2 = \"{http2}\"\nsite = [{{ route = [{{ pool = \"a\" }}] }}]",
+            origin.url
+        );
+        let rig = Rig::with(authority, &config);
+        let mut client = rig.plain();
+        for number in 0..3 {
+            let response = client.get(&format!("/passed?{number}"));
+            assert!(response.head.starts_with(expected), "{http2}: {}", response.head);
+        }
+        if http2 == "on" {
+            assert!(log_lines(&rig).contains("has not chosen it in the TLS handshake"));
+        } else {
+            assert_eq!((origin.requests(), origin.seen.connections.load(Ordering::SeqCst)), (3, 1));
+        }
+    }
+}
+
+fn log_lines(rig: &Rig) -> String {
+    let lines = || std::fs::read_to_string(rig.authority.file("log")).unwrap_or_default();
+    assert!(wait_until(LIMIT, || lines().ends_with('\n')));
+    lines()
 }

@@ -1,4 +1,5 @@
-//! Connection that streams share.
+//! Connection that streams share. `accept` is its side towards clients, `origin_link` towards
+//! origins.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -6,49 +7,58 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use strait_http2::{Abuse, Connection, ErrorCode, Event, Limits};
+use strait_http2::{Abuse, Connection, ErrorCode, Event};
 use strait_transfer::pipe::Pipe;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
-use crate::io::http2::stream::Http2Stream;
-use crate::io::http2::translate::{Method, TargetForm, write_request};
+use crate::io::http2::slot::{Slot, StreamFailure};
+use crate::io::http2::translate::{Method, TargetForm};
 use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use tokio::io::Interest;
 
 /// Bytes of output beyond which streams add no data. Frames of the protocol itself may exceed it.
-const OUTPUT_BYTES: usize = 64 << 10;
+pub(super) const OUTPUT_BYTES: usize = 64 << 10;
 /// Reads in a row, so that other connections of the thread are not delayed.
 const READS_MAX: usize = 16;
-/// Bytes of a request's head, so that its text fits into a buffer.
-const HEAD_BYTES: usize = 24 << 10;
+/// Bytes of a head, so that its text fits into a buffer.
+pub(super) const HEAD_BYTES: usize = 24 << 10;
 
 /// Connection that streams share. It can move to another thread with a stream, because fills do.
 #[derive(Clone, Debug)]
-pub(crate) struct Link(Arc<Mutex<State>>);
+pub(crate) struct Link(pub(super) Arc<Mutex<State>>);
 
 /// State of the connection.
 #[derive(Debug)]
 pub(super) struct State {
-    transport: Stream,
+    pub(super) transport: Stream,
     pub(super) protocol: Connection,
-    buffer: Buffer,
-    form: TargetForm,
-    slots: BTreeMap<u32, Slot>,
+    pub(super) buffer: Buffer,
+    /// Form of the targets of requests from a client.
+    pub(super) form: TargetForm,
+    pub(super) slots: BTreeMap<u32, Slot>,
     /// Waker of the connection's task.
-    driver: Option<Waker>,
+    pub(super) driver: Option<Waker>,
     /// Stream that is to send next.
     turn: Option<u32>,
     /// Pipe for data of files. Its bytes come before the output.
-    pipe: Lent,
+    pub(super) pipe: Lent,
     /// True if streams wait for room for their heads.
     waits_for_room: bool,
+    /// Requests to the origin that are about to open streams.
+    pub(super) promised: usize,
+    /// Waker of the task that waits for the peer's SETTINGS.
+    pub(super) begun: Option<Waker>,
+    /// Wakers of requests that wait for room for their heads, before they have streams.
+    pub(super) openers: Vec<Waker>,
     /// True once nothing can be received or sent any more.
-    is_over: bool,
+    pub(super) is_over: bool,
+    /// Reason of its end, if the peer has violated the protocol.
+    pub(super) violation: Option<&'static str>,
     /// True if a frame was sent in part and its rest is lost: nothing may follow it.
     is_torn: bool,
     /// Bytes given to the transport.
-    sent_bytes: u64,
+    pub(super) sent_bytes: u64,
 }
 
 /// Pipe that the worker lends to the connection while it has streams.
@@ -63,45 +73,15 @@ pub(super) enum Lent {
     Pipe(Pipe),
 }
 
-/// Received bytes of a stream, and the wakers of its task.
-#[derive(Debug, Default)]
-pub(super) struct Slot {
-    /// Head of the request as text, then its body.
-    pub(super) received: Vec<u8>,
-    /// Bytes of the body in it for which no window was announced.
-    unannounced: usize,
-    is_chunked: bool,
-    pub(super) is_ended: bool,
-    pub(super) reader: Option<Waker>,
-    pub(super) writer: Option<Waker>,
-    /// Bytes that the transport had when the stream began to wait for its turn.
-    waits_since: Option<u64>,
-    /// Bytes of other streams that were sent during earlier waits.
-    taken_by_others: u64,
-}
-
-/// Result of driving a connection.
-#[derive(Debug)]
-pub(crate) enum Accepted {
-    Request(Http2Stream),
-    /// The last stream was released.
-    Idle,
-    /// A stream needs a pipe: call [`Link::lend`].
-    NeedsPipe,
-    /// The connection has ended; the limit that the client exceeded, if it did.
-    End(Option<Abuse>),
-}
-
 /// New request, if there is one; an error with the exceeded limit after a violation.
-type Step = Result<Option<(u32, Method)>, Option<Abuse>>;
+pub(super) type Step = Result<Option<(u32, Method)>, Option<Abuse>>;
 
 impl Link {
     /// Begins HTTP/2 on a connection, of which `buffer` was read already.
-    pub(crate) fn new(transport: Stream, buffer: Buffer, streams: u32, form: TargetForm) -> Self {
-        let limits = Limits { streams, head_bytes: HEAD_BYTES, ..Limits::default() };
+    pub(super) fn over(transport: Stream, protocol: Connection, buffer: Buffer, form: TargetForm) -> Self {
         Self(Arc::new(Mutex::new(State {
             transport,
-            protocol: Connection::new(limits, Instant::now()),
+            protocol,
             buffer,
             form,
             slots: BTreeMap::new(),
@@ -109,7 +89,11 @@ impl Link {
             turn: None,
             pipe: Lent::Unused,
             waits_for_room: false,
+            promised: 0,
+            begun: None,
+            openers: Vec::new(),
             is_over: false,
+            violation: None,
             is_torn: false,
             sent_bytes: 0,
         })))
@@ -117,26 +101,6 @@ impl Link {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Receives and sends until there is a new request, or the connection becomes idle or ends.
-    pub(crate) fn poll_accept(&self, context: &mut Context<'_>, was_idle: bool) -> Poll<Accepted> {
-        let mut state = self.state();
-        state.driver = Some(context.waker().clone());
-        match state.poll(context) {
-            Poll::Ready(Ok(Some((id, method)))) => {
-                let is_encrypted = state.transport.is_encrypted();
-                let is_encrypted_here = state.transport.is_encrypted_here();
-                drop(state);
-                let stream = Http2Stream::new(self.clone(), id, method, (is_encrypted, is_encrypted_here));
-                Poll::Ready(Accepted::Request(stream))
-            }
-            Poll::Ready(Ok(None)) => Poll::Ready(Accepted::End(None)),
-            Poll::Ready(Err(abuse)) => Poll::Ready(Accepted::End(abuse)),
-            Poll::Pending if matches!(state.pipe, Lent::Wanted) => Poll::Ready(Accepted::NeedsPipe),
-            Poll::Pending if !was_idle && state.is_idle() => Poll::Ready(Accepted::Idle),
-            Poll::Pending => Poll::Pending,
-        }
     }
 
     /// Asks the client to open no more streams.
@@ -194,11 +158,11 @@ impl Link {
 }
 
 impl State {
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.slots.is_empty() && self.is_flushed()
     }
 
-    fn is_flushed(&self) -> bool {
+    pub(super) fn is_flushed(&self) -> bool {
         self.held() == 0 && self.protocol.output().is_empty()
     }
 
@@ -209,7 +173,7 @@ impl State {
 
     /// Returns a new request; `None` at the end of the connection; an error with the exceeded limit
     /// after a violation.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         for _ in 0..READS_MAX {
             if self.is_over {
                 return Poll::Ready(Ok(None));
@@ -236,7 +200,11 @@ impl State {
         let now = Instant::now();
         loop {
             let step = self.protocol.next(now, self.buffer.filled());
-            let (used, event) = step.map_err(|error| error.abuse)?;
+            let (used, event) = step.map_err(|error| {
+                let is_http_1 = self.buffer.filled().starts_with(b"HTTP/1.");
+                self.violation = Some(if is_http_1 { "an answer in HTTP/1.1" } else { error.why });
+                error.abuse
+            })?;
             let mut request = None;
             match event {
                 None if used == 0 => break,
@@ -250,37 +218,34 @@ impl State {
                         None => self.protocol.consumed(stream, bytes.len()),
                     }
                 }
-                Some(Event::Reset { stream }) => {
+                Some(Event::Trailers { stream }) => {
                     if let Some(slot) = self.slots.get_mut(&stream) {
-                        slot.wake();
+                        slot.end_with(self.protocol.trailers());
                     }
                 }
+                Some(Event::Reset { stream, code }) => {
+                    if let Some(slot) = self.slots.get_mut(&stream) {
+                        slot.failure.get_or_insert(StreamFailure::of_reset(code));
+                        slot.wake();
+                    }
+                    self.give_up_turn(stream);
+                }
+                Some(Event::Response { stream, is_last }) => self.receive_response(stream, is_last),
+                Some(Event::GoAway { last_stream }) => self.refuse_above(last_stream),
             }
             self.buffer.consume(used);
             if request.is_some() {
                 return Ok(request);
             }
         }
+        if self.protocol.has_settings()
+            && let Some(waker) = self.begun.take()
+        {
+            waker.wake();
+        }
         // Windows may be wider now.
         self.pass_turn();
         Ok(None)
-    }
-
-    fn open(&mut self, id: u32, is_last: bool) -> Option<(u32, Method)> {
-        let request = self.protocol.request().ok()?;
-        let Some(method) = Method::of(&request) else {
-            self.refuse(id, b"501");
-            return None;
-        };
-        let mut slot = Slot { is_ended: is_last, ..Slot::default() };
-        slot.is_chunked = write_request(&mut slot.received, &request, method, self.form, !is_last);
-        self.slots.insert(id, slot);
-        Some((id, method))
-    }
-
-    fn refuse(&mut self, id: u32, status: &[u8]) {
-        self.protocol.respond(id, [(&b":status"[..], status)].into_iter(), true);
-        self.protocol.release(id);
     }
 
     /// Sends the contents of the pipe, then the output.
@@ -308,6 +273,8 @@ impl State {
 
     pub(super) fn end(&mut self) {
         self.is_over = true;
+        self.begun.take().into_iter().for_each(Waker::wake);
+        self.wake_openers();
         self.wake_driver();
         self.slots.values_mut().for_each(Slot::wake);
     }
@@ -329,11 +296,8 @@ impl State {
     /// Takes up to `room.len()` received bytes of a stream.
     pub(super) fn take(&mut self, id: u32, room: &mut [u8]) -> usize {
         let Some(slot) = self.slots.get_mut(&id) else { return 0 };
-        let len = room.len().min(slot.received.len());
-        room[..len].copy_from_slice(&slot.received[..len]);
-        slot.received.drain(..len);
-        let announced = slot.unannounced.min(len);
-        slot.unannounced -= announced;
+        let len = slot.received.take(room);
+        let announced = slot.announce(len);
         self.protocol.consumed(id, announced);
         // Windows may have been announced.
         self.wake_driver();
@@ -432,6 +396,15 @@ impl State {
         self.wake_driver();
     }
 
+    /// Ends the wait of a stream for its turn, and the turn: its user sends no more.
+    pub(super) fn give_up_turn(&mut self, id: u32) {
+        self.protocol.want(id, false);
+        if self.turn == Some(id) {
+            self.turn = None;
+            self.pass_turn();
+        }
+    }
+
     /// Returns the bytes that the client took from other streams while this one waited for its turn
     /// and had a window: its client is not slow.
     pub(super) fn taken_by_others(&self, id: u32) -> u64 {
@@ -445,6 +418,7 @@ impl State {
         if self.protocol.output().len() >= OUTPUT_BYTES {
             return;
         }
+        self.wake_openers();
         if std::mem::take(&mut self.waits_for_room) {
             self.slots.values_mut().filter_map(|slot| slot.writer.take()).for_each(Waker::wake);
         }
@@ -479,41 +453,5 @@ impl State {
         }
         self.pass_turn();
         self.wake_driver();
-    }
-}
-
-impl Slot {
-    /// Adds a part of the body.
-    fn receive(&mut self, bytes: &[u8], is_last: bool) {
-        if self.is_chunked && !bytes.is_empty() {
-            self.received.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
-        }
-        self.received.extend_from_slice(bytes);
-        if self.is_chunked && !bytes.is_empty() {
-            self.received.extend_from_slice(b"\r\n");
-        }
-        if self.is_chunked && is_last {
-            self.received.extend_from_slice(b"0\r\n\r\n");
-        }
-        self.unannounced += bytes.len();
-        self.is_ended |= is_last;
-        if let Some(waker) = self.reader.take() {
-            waker.wake();
-        }
-    }
-
-    /// Notes if the stream has its turn, or waits for it.
-    fn note_turn(&mut self, has_turn: bool, sent_bytes: u64) {
-        if !has_turn {
-            self.waits_since.get_or_insert(sent_bytes);
-        } else if let Some(since) = self.waits_since.take() {
-            self.taken_by_others += sent_bytes - since;
-        }
-    }
-
-    fn wake(&mut self) {
-        for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
-            waker.wake();
-        }
     }
 }

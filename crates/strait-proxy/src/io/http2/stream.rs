@@ -1,6 +1,7 @@
 //! One stream, as a connection of HTTP/1.1: its user reads the text of a request, and writes the
 //! text of a response, which becomes frames.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
@@ -9,7 +10,8 @@ use strait_http::framing::{self, BodyFraming};
 use strait_http::head;
 
 use crate::io::buffer::Buffer;
-use crate::io::framing::{Framed, Piece};
+use crate::io::framing::Framed;
+use crate::io::http2::body::{OutgoingBody, Sender, invalid};
 use crate::io::http2::gather::Part;
 use crate::io::http2::link::{Link, State};
 use crate::io::http2::translate::{Fields, Method};
@@ -26,6 +28,28 @@ pub(crate) struct Http2Stream {
     sink: Sink,
     /// Bytes of its frames.
     moved: Moved,
+    /// True if another user has the stream, and this one only reads.
+    is_reader: bool,
+}
+
+/// End of a stream, for a task that waits for it.
+#[derive(Debug)]
+pub(crate) struct StreamEnd {
+    link: Link,
+    id: u32,
+}
+
+impl StreamEnd {
+    /// Waits until the client has cancelled the request, or its connection has ended.
+    pub(crate) async fn cancelled(&self) {
+        poll_fn(|context| {
+            let mut state = self.link.state();
+            let Ok(slot) = state.slot(self.id) else { return Poll::Ready(()) };
+            slot.watcher = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
 }
 
 /// Part of the response that is expected next.
@@ -33,8 +57,7 @@ pub(crate) struct Http2Stream {
 enum Sink {
     /// Head, of which these bytes were written.
     Head(Vec<u8>),
-    /// Body, with the trailers so far.
-    Body(Framed, Vec<u8>),
+    Body(OutgoingBody),
     /// Bytes of a tunnel.
     Tunnel,
     /// Nothing: the tunnel was ended in this direction.
@@ -50,7 +73,26 @@ impl Http2Stream {
         (is_encrypted, is_encrypted_here): (bool, bool),
     ) -> Self {
         let sink = Sink::Head(Vec::new());
-        Self { link, id, method, is_encrypted, is_encrypted_here, sink, moved: Moved::default() }
+        let moved = Moved::default();
+        Self { link, id, method, is_encrypted, is_encrypted_here, sink, moved, is_reader: false }
+    }
+
+    /// Returns another user of the stream, which only reads.
+    pub(crate) fn reader(&self) -> Self {
+        let (link, sink, moved) = (self.link.clone(), Sink::Head(Vec::new()), Moved::default());
+        Self { link, sink, moved, is_reader: true, ..*self }
+    }
+
+    /// Returns its end.
+    pub(crate) fn end(&self) -> StreamEnd {
+        StreamEnd { link: self.link.clone(), id: self.id }
+    }
+
+    /// Resets the stream with that code.
+    pub(crate) fn reset(&self, code: u32) {
+        let state = &mut *self.link.state();
+        state.protocol.reset(self.id, code);
+        state.wake_driver();
     }
 
     /// Gives the request back: its client may send it again.
@@ -124,10 +166,16 @@ impl Http2Stream {
         }
         match std::mem::replace(&mut self.sink, Sink::Done) {
             Sink::Head(before) => Poll::Ready(self.write_head(state, before, bytes)),
-            Sink::Body(framed, trailers) => self.poll_body(state, context, (framed, trailers), bytes),
+            Sink::Body(mut body) => {
+                let taken = body.poll_take(state, context, &mut self.sender(), bytes);
+                if !body.is_over() {
+                    self.sink = Sink::Body(body);
+                }
+                taken
+            }
             Sink::Tunnel => {
                 self.sink = Sink::Tunnel;
-                self.poll_data(state, context, bytes, false)
+                self.sender().poll_data(state, context, bytes, false)
             }
             // The proxy writes no more than its head has announced.
             Sink::TunnelEnd | Sink::Done => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -150,7 +198,7 @@ impl Http2Stream {
     ) -> Poll<io::Result<usize>> {
         let link = self.link.clone();
         let state = &mut *link.state();
-        let Sink::Body(framed, _) = &mut self.sink else {
+        let Sink::Body(OutgoingBody { framed, .. }) = &mut self.sink else {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         };
         let ahead = framed.data_ahead();
@@ -175,7 +223,11 @@ impl Http2Stream {
 
     /// Ends the response of unknown length, or the tunnel.
     pub(crate) fn poll_finish(&mut self) -> Poll<io::Result<()>> {
-        let ends = matches!(self.sink, Sink::Tunnel | Sink::Body(Framed::ToClose, _));
+        let ends = match &self.sink {
+            Sink::Tunnel => true,
+            Sink::Body(body) => matches!(body.framed, Framed::ToClose),
+            _ => false,
+        };
         let state = &mut *self.link.state();
         if ends && state.slot(self.id).is_ok() {
             let overhead = state.protocol.push_data(self.id, &[], true);
@@ -185,6 +237,10 @@ impl Http2Stream {
             state.wake_driver();
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn sender(&mut self) -> Sender<'_> {
+        Sender { id: self.id, is_encrypted_here: self.is_encrypted_here, moved: &mut self.moved }
     }
 
     /// Takes bytes of a head, and sends it once it is complete.
@@ -202,7 +258,7 @@ impl Http2Stream {
             // RFC 8441 s5.
             BodyFraming::Tunnel => (200, Sink::Tunnel),
             BodyFraming::None => (response.status, Sink::Done),
-            body => (response.status, Sink::Body(Framed::new(body), Vec::new())),
+            body => (response.status, Sink::Body(OutgoingBody::new(body))),
         };
         let ends = matches!(sink, Sink::Done);
         let fields = Fields::of(&response, status);
@@ -216,79 +272,12 @@ impl Http2Stream {
         state.wake_driver();
         Ok(len.saturating_sub(known))
     }
-
-    /// Takes bytes of a body.
-    fn poll_body(
-        &mut self,
-        state: &mut State,
-        context: &mut Context<'_>,
-        (mut framed, mut trailers): (Framed, Vec<u8>),
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let piece = framed.next(bytes).map_err(invalid)?;
-        let taken = match piece {
-            Piece::Data(len) => {
-                let data = &bytes[..len];
-                let is_last = matches!(framed, Framed::Length(left) if left == len as u64);
-                let taken = self.poll_data(state, context, data, is_last);
-                if let Poll::Ready(Ok(taken)) = taken {
-                    framed.advance(taken as u64);
-                    if is_last && taken == len {
-                        self.sink = Sink::Done;
-                        return Poll::Ready(Ok(taken));
-                    }
-                }
-                taken
-            }
-            Piece::Framing(len) => Poll::Ready(Ok(len)),
-            Piece::Trailer(len) => {
-                trailers.extend_from_slice(&bytes[..len]);
-                Poll::Ready(Ok(len))
-            }
-            Piece::End(len) => {
-                self.finish(state, &trailers);
-                return Poll::Ready(Ok(len));
-            }
-            // Chunk framing is written whole.
-            Piece::More => Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
-        };
-        self.sink = Sink::Body(framed, trailers);
-        taken
-    }
-
-    /// Ends a chunked body.
-    fn finish(&mut self, state: &mut State, trailers: &[u8]) {
-        let overhead = if trailers.is_empty() {
-            state.protocol.push_data(self.id, &[], true)
-        } else {
-            state.protocol.respond(self.id, Fields::of_trailers(trailers).iter(), true)
-        };
-        self.moved.add(0, overhead, self.is_encrypted_here);
-        state.wake_driver();
-    }
-
-    /// Copies data into frames, as much as windows and output allow.
-    fn poll_data(
-        &mut self,
-        state: &mut State,
-        context: &mut Context<'_>,
-        data: &[u8],
-        is_last: bool,
-    ) -> Poll<io::Result<usize>> {
-        let len = ready!(state.poll_turn(self.id, context))?.min(data.len());
-        let overhead = state.protocol.push_data(self.id, &data[..len], is_last && len == data.len());
-        self.moved.add(len, overhead, self.is_encrypted_here);
-        state.end_turn();
-        Poll::Ready(Ok(len))
-    }
 }
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
-        self.link.state().release(self.id);
+        if !self.is_reader {
+            self.link.state().release(self.id);
+        }
     }
-}
-
-fn invalid(error: strait_http::Malformed) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
 }

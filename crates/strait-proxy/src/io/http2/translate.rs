@@ -122,10 +122,22 @@ fn websocket_key() -> String {
 }
 
 /// Fields of HTTP/1.1 connections, which HTTP/2 forbids (RFC 9113, section 8.2.2).
-const OF_CONNECTION: [&str; 6] =
-    ["connection", "keep-alive", "proxy-connection", "sec-websocket-accept", "transfer-encoding", "upgrade"];
+const OF_CONNECTION: [&str; 7] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "sec-websocket-accept",
+    "transfer-encoding",
+    "upgrade",
+];
 
-/// Response in the form of HTTP/2: names in lower case.
+/// Returns true for a field of HTTP/1.1 connections.
+pub(super) fn is_of_connection(name: &str) -> bool {
+    OF_CONNECTION.iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+/// Head or trailers in the form of HTTP/2: names in lower case.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     text: Vec<u8>,
@@ -138,8 +150,7 @@ impl Fields {
     pub(super) fn of(response: &Response<'_>, status: u16) -> Self {
         let mut fields = Self::default();
         fields.push(":status", itoa::Buffer::new().format(status).as_bytes());
-        let is_sent = |name: &str| !OF_CONNECTION.iter().any(|own| name.eq_ignore_ascii_case(own));
-        for field in response.fields.iter().filter(|field| is_sent(field.name)) {
+        for field in response.fields.iter().filter(|field| !is_of_connection(field.name)) {
             fields.push(field.name, field.value);
         }
         fields
@@ -159,13 +170,13 @@ impl Fields {
         fields
     }
 
-    fn push(&mut self, name: &str, value: &[u8]) {
+    pub(super) fn push(&mut self, name: &str, value: &[u8]) {
         self.text.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
         self.text.extend_from_slice(value);
         self.fields.push((name.len(), value.len()));
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         let mut rest = &self.text[..];
         self.fields.iter().filter_map(move |(name, value)| {
             let (field, more) = rest.split_at_checked(name + value)?;

@@ -10,6 +10,7 @@ use std::io;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::{ClientConnection, InvalidMessage, ServerConnection};
 
+use crate::config::edge::OriginHttp2;
 use crate::config::tls::Tls;
 use crate::io::tls::session::Session;
 
@@ -57,9 +58,9 @@ pub(crate) fn accept(tls: &Tls) -> Option<Session> {
 }
 
 /// Begins the client's side of a session with the origin `host`.
-pub(crate) fn connect(tls: &Tls, host: &str) -> Result<Session, InvalidDnsNameError> {
+pub(crate) fn connect(tls: &Tls, host: &str, http2: OriginHttp2) -> Result<Session, InvalidDnsNameError> {
     let name = ServerName::try_from(host)?.to_owned();
-    let config = tls.client.clone().ok_or(InvalidDnsNameError)?;
+    let config = tls.client.as_ref().ok_or(InvalidDnsNameError)?.announcing(http2).clone();
     let connection = ClientConnection::new(config, name).map_err(|_| InvalidDnsNameError)?;
     Ok(Session::new(connection.into(), tls.kernel))
 }

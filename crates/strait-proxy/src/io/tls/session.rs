@@ -16,6 +16,7 @@ use rustls::Connection;
 use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
+use crate::config::tls::HTTP2;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::tcp::poll_fill;
 use crate::io::tls::kernel::{self, Cut, Kernel};
@@ -39,6 +40,11 @@ impl Session {
     pub(crate) fn new(tls: Connection, for_kernel: bool) -> Self {
         let cut = for_kernel.then(Cut::default);
         Self { tls, coming: Buffer::default(), has_ended: false, is_finished: false, cut }
+    }
+
+    /// Returns true if the peer has chosen HTTP/2 (ALPN, RFC 7301).
+    pub(crate) fn is_http2(&self) -> bool {
+        self.tls.alpn_protocol() == Some(HTTP2)
     }
 
     /// Hands over to the kernel after the handshake; returns itself if the kernel does not take
