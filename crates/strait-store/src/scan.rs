@@ -169,10 +169,9 @@ impl Scan<'_> {
                 State::Dead => self.forget_ended(&header, file, at),
                 State::Reserved => {}
             }
-            // A newer record may refer to the body of a dead one.
-            if header.state != State::Reserved {
-                end = next;
-            }
+            // A newer record may refer to the body of a dead one, and a process that has handed the
+            // store over may still write and read the extent of a reserved one.
+            end = next;
             at = next;
         }
         if let Some((header, at)) = last {
@@ -187,7 +186,8 @@ impl Scan<'_> {
         let bytes = self.stop.count_failure(file.read(RECORD_HEADER_BYTES, at))?;
         let header = RecordHeader::decode(&bytes, file.header.tag, at);
         let Some(header) = header.filter(|header| header.state != State::Reserved) else {
-            return Ok(Some(at));
+            // A process that has handed the store over may still write it.
+            return Ok(Some(file.share.bytes()));
         };
         if header.state == State::Committed {
             self.adopt(header, file, at);

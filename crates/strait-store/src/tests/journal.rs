@@ -175,6 +175,31 @@ fn extent_that_is_filled_during_a_sync_is_found_after_a_kill() {
     assert_eq!(after.stats().records, 3);
 }
 
+/// A process that has handed the directory over still fills its extents, and its clients read them.
+#[test]
+fn extent_that_is_filled_after_the_store_is_closed_stays_whole() {
+    // In a segment, and in a file of its own.
+    for len in [20_000, 200_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&config(&dir));
+        put(&store, 1);
+        let writer = store.reserve(0, b"open", b"meta", Some(len as u64)).unwrap();
+        let (extent, body) = (writer.extent(), fill_of(2, len));
+        let write = |from: usize, part: &[u8]| {
+            assert_eq!(rustix::io::pwrite(&*extent.file, part, extent.offset + from as u64), Ok(part.len()));
+        };
+        write(0, &body[..len / 2]);
+        drop(store);
+        let after = open(&config(&dir));
+        assert!(has(&after, 1) && after.stats().records == 1);
+        write(len / 2, &body[len / 2..]);
+        let mut read = vec![0; len];
+        assert_eq!(rustix::io::pread(&*extent.file, &mut read[..], extent.offset), Ok(len));
+        assert!(read == body, "{len}");
+        writer.commit(len as u64).unwrap_err();
+    }
+}
+
 #[test]
 fn any_beginning_of_the_journal_is_enough() {
     let dir = tempfile::tempdir().unwrap();
