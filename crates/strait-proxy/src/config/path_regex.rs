@@ -67,8 +67,8 @@ impl PathRegex {
         }
     }
 
-    /// Returns the result of `replace` for the groups of the decoded path without its query; `None` if
-    /// no part of the path matches, or programs read it differently.
+    /// Returns the result of `replace` for the groups of the decoded path without its query;
+    /// `None` if no part of the path matches, or programs read it differently.
     pub(crate) fn replaced<T>(&self, path: &str, replace: impl FnOnce(&Captures<'_>) -> T) -> Option<T> {
         select_by_only(path, |path| self.0.captures(path).map(|groups| replace(&groups)))?
     }

@@ -9,8 +9,8 @@ use crate::config::prefixes::PATH_BYTES_MAX;
 
 /// Maximum of groups in a new path.
 const GROUPS_MAX: usize = 16;
-/// Maximum length in bytes of a path whose groups are searched. The time for that, unlike the one to
-/// compare a path, is proportional to the length multiplied by the size of the expression.
+/// Maximum length in bytes of a path whose groups are searched. The time for that, unlike the one
+/// to compare a path, is proportional to the length multiplied by the size of the expression.
 const SEARCHED_BYTES_MAX: usize = 2048;
 
 /// Replacement of a path.

@@ -97,7 +97,7 @@ struct Certificates(Hosts<Certificate>);
 #[derive(Clone, Debug)]
 struct Certificate {
     alone: Arc<CertifiedKey>,
-    /// The same with an OCSP response.
+    /// With an OCSP response, and its validity.
     stapled: Option<(Arc<CertifiedKey>, Validity)>,
 }
 

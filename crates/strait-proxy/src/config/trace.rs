@@ -60,14 +60,12 @@ impl Tracing {
         }
         let received = if self.context == Context::Join { TraceContext::of(fields) } else { None };
         let span = random();
-        Some(match received {
-            Some(before) => Trace { context: before.followed_by(span), parent: Some(before.span) },
-            None => {
-                let number = u128::from(random()) << 64 | u128::from(random());
-                let is_sampled = self.sample.takes(random());
-                Trace { context: TraceContext::begin(number, span, is_sampled), parent: None }
-            }
-        })
+        if let Some(before) = received {
+            return Some(Trace { context: before.followed_by(span), parent: Some(before.span) });
+        }
+        let number = u128::from(random()) << 64 | u128::from(random());
+        let is_sampled = self.sample.takes(random());
+        Some(Trace { context: TraceContext::begin(number, span, is_sampled), parent: None })
     }
 
     /// Returns true if requests to origins have a trace context of this proxy.

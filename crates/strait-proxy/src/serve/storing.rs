@@ -167,8 +167,8 @@ pub(crate) fn varies_with_unsent(worker: &Worker, request: &Request<'_>, respons
         || varies_with_dropped(worker.key_fields(), request, response)
 }
 
-/// Returns true if a response varies with a field that Connection names. Fields in `keys` and built-in
-/// key fields count as if Vary named them.
+/// Returns true if a response varies with a field that Connection names. Fields in `keys` and
+/// built-in key fields count as if Vary named them.
 fn varies_with_dropped(keys: &[String], request: &Request<'_>, response: &Fields<'_>) -> bool {
     if !request.fields.has("connection") {
         return false;

@@ -234,8 +234,8 @@ impl Proxy {
         self.addresses[0].actual
     }
 
-    /// Returns notes for the operator: missing kernel features and their cost, and OCSP responses that
-    /// clients do not get.
+    /// Returns notes for the operator: missing kernel features and their cost, and OCSP responses
+    /// that clients do not get.
     pub fn notes(&self) -> Vec<String> {
         self.settings().tls.notes(SystemTime::now())
     }

@@ -31,7 +31,8 @@ pub(crate) struct ClientRequest<'a, 'b> {
     /// Host for the origin, in place of that of the URI.
     pub(crate) host: Option<&'a str>,
     pub(crate) trace: Option<&'a Trace>,
-    /// True unless rules or the section `[trace]` replace fields of the request: as trailers they could have the same effect.
+    /// True unless rules or the section `[trace]` replace fields of the request: as trailers they
+    /// could have the same effect.
     pub(crate) passes_trailers: bool,
 }
 

@@ -47,7 +47,7 @@ fn the_log_has_the_trace_that_the_origin_got() {
     let mut client = rig.client();
     let (trace, parent) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
     for _ in 0..2 {
-        client.send(&format!(
+        client.send(format!(
             "GET /200/60/9/a HTTP/1.1\r\nHost: a\r\ntraceparent: 00-{trace}-{parent}-01\r\n\r\n"
         ));
         assert_eq!(client.answer().unwrap().status(), 200);
