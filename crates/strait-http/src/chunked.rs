@@ -17,7 +17,7 @@ use crate::error::Malformed;
 /// Limit of a chunk-size line in bytes, extensions included.
 const LINE_BYTES_MAX: usize = 256;
 /// Limit of all trailers in bytes.
-const TRAILERS_BYTES_MAX: usize = 8 << 10;
+pub const TRAILERS_BYTES_MAX: usize = 8 << 10;
 /// Limit of the digits of a chunk size: a longer one has leading zeros or exceeds 64 bits.
 const DIGITS_MAX: usize = 16;
 

@@ -13,6 +13,8 @@ use crate::stream::{Awaited, Sending, Stream};
 
 /// Interim responses to one request.
 const INTERIM_MAX: usize = 15;
+/// Maximum of blocks that a response has: interim heads, the final one, and trailers.
+const BLOCKS_MAX: usize = INTERIM_MAX + 2;
 
 impl Connection {
     /// Returns true if another request may be sent now: the server accepts streams, and fewer are
@@ -77,8 +79,12 @@ impl Connection {
         }
         let is_reset = self.reset_here.contains(&id);
         let Some(stream) = self.streams.get_mut(&id).filter(|_| !is_reset) else {
-            // The server may not know yet that the stream is reset. A block costs its decoder work.
-            self.meters.count(Abuse::StreamErrors, now)?;
+            // The server may not know yet that the stream is reset. A block costs work, so those
+            // beyond the blocks of the given up requests are counted.
+            match self.late_blocks.checked_sub(1) {
+                Some(left) => self.late_blocks = left,
+                None => self.meters.count(Abuse::StreamErrors, now)?,
+            }
             return Ok(None);
         };
         let awaited = stream.response.filter(|it| !it.has_head && stream.receives && !stream.is_reset);
@@ -99,6 +105,15 @@ impl Connection {
                 (stream.content_left, stream.receives) = (content_left, !is_last);
                 Ok(Some(Event::Response { stream: id, is_last }))
             }
+        }
+    }
+
+    /// Notes a request that is given up before its response has ended: blocks of it may be under
+    /// way.
+    pub(crate) fn note_given_up(&mut self, stream: u32) {
+        let is_open = |it: &Stream| it.response.is_some() && it.receives && !it.is_reset;
+        if self.streams.get(&stream).is_some_and(is_open) {
+            self.late_blocks = self.late_blocks.saturating_add(BLOCKS_MAX);
         }
     }
 

@@ -101,6 +101,8 @@ pub struct Connection {
     pub(crate) has_announced_end: bool,
     /// True once the peer accepts no more streams.
     pub(crate) is_left: bool,
+    /// Blocks that may still come for requests that were given up.
+    pub(crate) late_blocks: usize,
     pub(crate) turns: u64,
     pub(crate) group_turns: GroupTurns,
 }
@@ -153,6 +155,7 @@ impl Connection {
             is_closing: false,
             has_announced_end: false,
             is_left: false,
+            late_blocks: 0,
             turns: 0,
             group_turns: GroupTurns::default(),
         };
@@ -239,6 +242,7 @@ impl Connection {
         if self.awaits_end(stream) {
             return;
         }
+        self.note_given_up(stream);
         let is_whole = self.streams.get(&stream).is_some_and(|it| it.sending == Sending::Done);
         let code = match self.side {
             Side::Client => ErrorCode::Cancel,
@@ -264,6 +268,7 @@ impl Connection {
         let mut released = self.streams.iter().filter(|(_, it)| it.is_released).map(|(id, _)| *id);
         let (oldest, count) = (released.next(), 1 + released.count());
         if let Some(oldest) = oldest.filter(|_| count > AWAITED_ENDS_MAX) {
+            self.note_given_up(oldest);
             self.reset(oldest, ErrorCode::Cancel);
             self.streams.remove(&oldest);
         }

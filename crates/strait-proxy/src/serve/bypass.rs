@@ -4,6 +4,7 @@ use strait_http::cache_status::Why;
 use strait_http::fields::Fields;
 use strait_http::forward::{Hops, write_trace};
 use strait_http::framing::BodyFraming;
+use strait_http::head::Request;
 use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Target, Uri};
@@ -132,7 +133,11 @@ impl Exchange<'_, '_> {
         // own.
         let is_stream = self.body == BodyFraming::Chunked
             && self.client.socket.http2_id().is_some()
-            && resource.pool.is_some_and(|pool| pool.http2 != OriginHttp2::Off);
+            && resource.pool.is_some_and(|pool| match pool.http2 {
+                OriginHttp2::On => true,
+                OriginHttp2::Auto => is_grpc(self.request),
+                OriginHttp2::Off => false,
+            });
         if !is_stream {
             self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
         }
@@ -261,4 +266,11 @@ impl Exchange<'_, '_> {
         self.tunnel((socket, buffer)).await?;
         Ok(false)
     }
+}
+
+/// Returns true for a call of gRPC, whose server speaks HTTP/2.
+fn is_grpc(request: &Request<'_>) -> bool {
+    const GRPC: &str = "application/grpc";
+    let media_type = request.fields.one("content-type").unwrap_or_default();
+    media_type.get(..GRPC.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(GRPC))
 }

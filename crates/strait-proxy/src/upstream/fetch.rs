@@ -172,10 +172,6 @@ async fn fetch_on_stream(
         };
         let Some(slot) = slot.filter(|_| may_repeat && repetitions > 0) else { return Err(error) };
         repetitions -= 1;
-        // The origin has asked for the body before.
-        if let Some(client) = &mut client {
-            client.upload.is_expected = false;
-        }
         let again = Connection::to(upstream, &request.origin.server, slot, request.http2()).await;
         let Ok(again) = again else { return Err(error) };
         connection = again;
@@ -251,7 +247,7 @@ async fn expect(
         }
         connection = incoming.connection;
     }
-    if upload.is_expected {
+    if std::mem::take(&mut upload.is_expected) {
         send_continue(socket).await?;
     }
     Ok(Expected::Body(connection))
@@ -278,14 +274,17 @@ async fn exchange_on_stream(
         let has_trailers = request.passes_trailers;
         let begun = Uploading::begin(upstream, client.socket, client.upload, origin, has_trailers);
         let Some(mut uploading) = begun else {
-            client.upload.is_expected = false;
             return exchange_with(upstream, connection, request, requested, client.reborrow()).await;
         };
         let interim = client.upload.takes_interim.then_some(&mut *client.socket);
         // An origin may answer only after the whole body, which has time limits of its own.
         tokio::select! {
             biased;
-            _ = connection.socket.readable(UPLOAD_MAX) => {}
+            _ = connection.socket.readable(UPLOAD_MAX) => {
+                // The rest of an early response may follow the body as well.
+                let origin = &mut connection.socket;
+                origin.idle_timeout = origin.idle_timeout.max(upstream.settings.timeouts.tunnel);
+            }
             ended = uploading.ended() => ended?,
         }
         let response = tokio::select! {

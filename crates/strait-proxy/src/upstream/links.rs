@@ -157,6 +157,17 @@ pub(super) async fn connection(
     connected
 }
 
+/// Connection that has no SETTINGS yet. Retired if the request that opens it is given up.
+struct Unready(Option<Link>);
+
+impl Drop for Unready {
+    fn drop(&mut self) {
+        if let Some(link) = &self.0 {
+            link.retire();
+        }
+    }
+}
+
 async fn open(
     upstream: &Upstream<'_>,
     server: &Server,
@@ -167,10 +178,12 @@ async fn open(
     if let Ok(connection) = &connection
         && let Some(link) = connection.socket.link_to_origin()
     {
+        let mut unready = Unready(Some(link.clone()));
         let settings = timeout(upstream.settings.timeouts.connect, link.settings()).await;
         settings
             .map_err(|_| OriginError::ConnectTimedOut)?
             .map_err(|violation| violation.map_or(OriginError::Closed, OriginError::Http2))?;
+        unready.0 = None;
     }
     if connection.as_ref().is_ok_and(|connection| connection.is_http1()) {
         upstream.links.borrow_mut().set_http1(server);

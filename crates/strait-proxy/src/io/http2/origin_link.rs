@@ -46,10 +46,12 @@ impl Link {
         Self::over(transport, protocol, Buffer::default(), TargetForm::Origin)
     }
 
-    /// Returns true if another request may be sent on it now.
+    /// Returns true if another request may be sent on it now. Before its SETTINGS the limits of the
+    /// origin are unknown, and it may be no server of HTTP/2.
     pub(crate) fn can_open(&self) -> bool {
         let state = self.state();
         !state.is_over
+            && state.protocol.has_settings()
             && state.protocol.room() > state.promised
             && state.protocol.output().len() < OUTPUT_BYTES
     }

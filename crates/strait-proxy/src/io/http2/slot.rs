@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use strait_http::chunked::TRAILERS_BYTES_MAX;
 use strait_http2::ErrorCode;
 
 use crate::io::framing::LAST_CHUNK;
@@ -128,9 +129,15 @@ impl Slot {
     pub(super) fn end_with<'f>(&mut self, trailers: impl Iterator<Item = (&'f str, &'f [u8])>) {
         let before = self.received.bytes.len();
         if self.is_chunked {
-            self.received.bytes.extend_from_slice(b"0\r\n");
-            trailers.for_each(|(name, value)| push_field(&mut self.received.bytes, name, value));
-            self.received.bytes.extend_from_slice(b"\r\n");
+            let text = &mut self.received.bytes;
+            text.extend_from_slice(b"0\r\n");
+            let begin = text.len();
+            trailers.for_each(|(name, value)| push_field(text, name, value));
+            if text.len() - begin > TRAILERS_BYTES_MAX {
+                // Trailers may be dropped (RFC 9110, section 6.5.1).
+                text.truncate(begin);
+            }
+            text.extend_from_slice(b"\r\n");
         }
         self.note_head(before);
         self.is_ended = true;
