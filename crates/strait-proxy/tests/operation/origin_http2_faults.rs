@@ -57,6 +57,21 @@ fn floods_within_a_response_end_the_connection() {
     });
 }
 
+/// The limit of a response is longer than a test: no request may wait for one there.
+#[test]
+fn no_request_waits_at_a_server_without_settings() {
+    let rig = Rig::with("timeouts.connect = 1\ntimeouts.origin = 600\n");
+    let mut clients = [rig.client(), rig.client(), rig.client()];
+    for client in &mut clients {
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    }
+    let _silent = rig.accept_silent();
+    for mut client in clients {
+        let answer = client.answer().unwrap();
+        assert!(is_failure(&answer), "{answer:?}");
+    }
+}
+
 /// Lets an origin answer a request in a wrong way; returns the code of the proxy's RST_STREAM, or 0
 /// if it ends the connection.
 fn answer_to(method: &str, answer: impl FnOnce(&mut Peer)) -> u32 {
