@@ -418,13 +418,13 @@ impl Proxy {
         for thread in self.logs.drain(..) {
             let _ = thread.join();
         }
-        self.shared.heir.end();
         if let Some(removals) = self.removals.take() {
             // The replaced process may still send some, which the successor of this one needs.
             let settings = self.settings();
             let is_passed_on = settings.closing.is_handed_over();
             removals.end(if is_passed_on { settings.timeouts.drain } else { Duration::ZERO });
         }
+        self.shared.heir.end();
         if let Some(store) = &self.shared.store {
             store.close();
         }
