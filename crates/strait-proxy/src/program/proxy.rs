@@ -257,16 +257,20 @@ fn drain(proxy: Proxy, signals: Signals, upgrade: &Upgrade) -> (strait_proxy::Re
     }
     std::thread::scope(|scope| {
         let account = scope.spawn(|| proxy.stop());
-        let mut end = Ok(());
+        let (mut has_ended, mut end) = (false, Ok(()));
         loop {
             // Once more after the last connection.
             let is_last = account.is_finished();
-            if end.is_ok()
-                && let Some(Ended::Failed(status)) = upgrade.status()
-            {
-                let why = format!("process {successor} has failed ({status}): start the proxy");
-                warn(format_args!("{why}\n"));
-                end = Err(Error::failed(format!("upgrade: {why}")));
+            if !has_ended && let Some(status) = upgrade.status() {
+                has_ended = true;
+                warn(format_args!(
+                    "process {successor} has ended ({status}): start the proxy, unless it was replaced\n"
+                ));
+                if let Ended::Failed(_) = status {
+                    let why =
+                        format!("process {successor}, which has replaced this one, has failed ({status})");
+                    end = Err(Error::failed(why));
+                }
             }
             if is_last {
                 break;
