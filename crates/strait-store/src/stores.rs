@@ -135,11 +135,11 @@ impl Stores {
         }
         for member in &self.members {
             // A restart must not find the objects: it would not know of the removals that they miss.
-            let is_lost = lost.iter().any(|other| Arc::ptr_eq(other, &member));
+            let is_lost = lost.iter().any(|other| Arc::ptr_eq(other, member));
             if is_lost {
-                member.note_lost(&self.members)
+                member.note_lost(&self.members);
             } else if member.store().is_some() {
-                member.forget_lost(&self.members)
+                member.forget_lost(&self.members);
             }
             member.end_close();
         }

@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn texts_of_noted_removals_are_bounded() {
-        let (mut noted, text) = (Noted::default(), [b'k'; TEXT_BYTES_MAX]);
+        let (mut noted, text) = (Noted::default(), vec![b'k'; TEXT_BYTES_MAX]);
         for _ in 0..=NOTED_BYTES_MAX / TEXT_BYTES_MAX {
             noted.add(&text);
         }
