@@ -291,9 +291,9 @@ impl Member {
         self.add_ended(store);
     }
 
-    /// Removes the checkpoint of a lost directory, so that a restart finds none of its objects. Does
-    /// nothing while they can be used again, in another directory, or while another process uses
-    /// this one. The disk may refuse it: the watch tries again.
+    /// Removes the checkpoint of a lost directory, so that a restart finds none of its objects.
+    /// Does nothing while they can be used again, in another directory, or while another process
+    /// uses this one. The disk may refuse it: the watch tries again.
     pub(crate) fn discard(&self) {
         let dir = &*self.config.dir;
         let is_same = |opened: Identity| identity(dir).is_ok_and(|found| opened == found);

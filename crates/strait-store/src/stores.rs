@@ -134,7 +134,7 @@ impl Stores {
             }
         }
         for member in &self.members {
-            // A restart must not find the objects: it would not know of the removals that they miss.
+            // A restart would not know of the removals that the objects miss.
             let is_lost = lost.iter().any(|other| Arc::ptr_eq(other, member));
             if is_lost {
                 member.note_lost(&self.members);
