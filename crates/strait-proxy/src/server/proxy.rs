@@ -318,7 +318,7 @@ impl Proxy {
             }
         };
         for answer in self.prepare_workers(opened.by_worker) {
-            // A worker that is late still prepares before it adopts. One that has ended needs nothing.
+            // A late worker still prepares before it adopts. An ended one needs nothing.
             if let Ok(Err(error)) = answer.recv_timeout(ANSWER_MAX) {
                 drop(self.prepare_workers(self.controls.iter().map(|_| Vec::new()).collect()));
                 return Err(Error::os("listen on", &"the new addresses", error));

@@ -44,8 +44,8 @@ enum Report {
     Filled(u64),
 }
 
-/// Held by the tests that start processes: between fork(2) and execve(2) one has the lock of a store
-/// of the other test.
+/// Held by the tests that start processes: between fork(2) and execve(2) one has the lock of a
+/// store of the other test.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {

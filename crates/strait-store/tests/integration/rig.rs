@@ -150,8 +150,8 @@ pub(crate) fn is_hashed_by_scrub(number: u64) -> bool {
 }
 
 /// Reads a record and compares all its bytes with those expected from its key and meta. Returns its
-/// number and version; `None` if it was removed after the journal of the index was last written, or is
-/// evicted meanwhile.
+/// number and version; `None` if it was removed after the journal of the index was last written, or
+/// is evicted meanwhile.
 pub(crate) fn check(store: &Store, record: &Arc<Record>) -> Option<(u64, u64)> {
     let loaded = match store.load(record, 1 << 20) {
         Err(Error::Removed { .. }) if !record.is_alive() => return None,
