@@ -16,6 +16,13 @@ pub(crate) struct Identity {
     pub(crate) is_link: bool,
 }
 
+impl Identity {
+    /// Returns true for the same directory, whatever its owner and the link to it are.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
 /// Returns the identity of the directory at a path; follows a link.
 pub(crate) fn identity(dir: &Path) -> io::Result<Identity> {
     let found = std::fs::metadata(dir)?;

@@ -45,6 +45,7 @@ mod lane;
 mod lifecycle;
 mod load;
 mod loading;
+mod member;
 mod new_bodies;
 mod open;
 mod pending;

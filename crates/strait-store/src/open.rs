@@ -103,7 +103,7 @@ pub(crate) fn open_to_read(dir: &Path) -> Result<Opened> {
 
 /// Locks the directory for this process with flock(2), which the kernel releases when the process
 /// ends. Waits for read-only processes, which hold the lock only while they load.
-fn lock_dir(dir: &Path) -> Result<OwnedFd> {
+pub(crate) fn lock_dir(dir: &Path) -> Result<OwnedFd> {
     let path = dir.join(LOCK);
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);

@@ -9,37 +9,28 @@
 //! emptied, because its objects have missed the removals meanwhile.
 
 use std::future::poll_fn;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::check::{Check, Verified};
 use crate::config::Config;
 use crate::disk::Disk;
-use crate::durability::CHECKPOINT;
-use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
-use crate::identity::{Identity, identity};
 use crate::lane::NewObject;
+use crate::member::Member;
 use crate::open::files_allowed;
 use crate::read::Loaded;
 use crate::record::Record;
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::writer::Writer;
-
-/// Interval between two checks of a directory.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// File that a check writes after a failed call.
-const PROBE: &str = "probe";
 
 /// Change of a directory's state.
 #[derive(Debug)]
@@ -60,23 +51,6 @@ pub type OnChange = Arc<dyn Fn(&Change<'_>) + Send + Sync>;
 pub struct Stores {
     members: Box<[Arc<Member>]>,
     watches: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// One directory.
-#[derive(Debug)]
-struct Member {
-    config: Config,
-    disk: Disk,
-    /// Hash of the directory's path.
-    hash: u64,
-    /// `None` while the directory is lost.
-    store: RwLock<Option<Arc<Store>>>,
-    /// Counts of its earlier stores.
-    ended: Mutex<Stats>,
-    /// Directory of a closed store whose objects can be used again: no removal was missed since.
-    kept: Mutex<Option<Identity>>,
-    is_closed: Mutex<bool>,
-    closed: Condvar,
 }
 
 impl Stores {
@@ -124,11 +98,8 @@ impl Stores {
     fn watch(&self, on_change: &OnChange) -> Result<()> {
         for member in &self.members {
             let (own, all, on_change) = (member.clone(), self.members.clone(), on_change.clone());
-            // Before the thread runs, which may be late.
-            let opened = member.store().and_then(|_| identity(&member.config.dir).ok());
-            let opened = opened.or(*lock(&member.kept));
             let watch = thread::Builder::new().name("strait-disk".into());
-            let watch = watch.spawn(move || own.watch(&all, opened, &on_change));
+            let watch = watch.spawn(move || own.watch(&all, &on_change));
             let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
             lock(&self.watches).push(watch);
         }
@@ -137,30 +108,55 @@ impl Stores {
 
     /// Opens the directories again after [`Self::close`], with their objects. Records from before
     /// are dead afterwards. Directories that cannot be opened count as lost, and are tried again;
-    /// their objects are kept until a removal is missed.
+    /// their objects are kept until a removal is missed. Directories that were lost before are
+    /// tried by the watch.
     ///
     /// # Errors
     /// A thread cannot be started.
     pub fn reopen(&self, on_change: &OnChange) -> Result<()> {
-        self.forget();
+        // All of them first: a removal must not find the records of a store that is opened again.
+        let taken: Vec<_> = self.members.iter().map(|member| member.take_away(&self.members)).collect();
+        for (member, store) in self.members.iter().zip(&taken) {
+            if let Some(store) = store {
+                store.forget_all();
+                member.add_ended(store);
+            }
+        }
+        let mut lost = Vec::new();
+        for (member, _) in self.members.iter().zip(&taken).filter(|(_, store)| store.is_some()) {
+            match member.take_back() {
+                Ok(true) => {}
+                Ok(false) => on_change(&Change::Back(&member.config.dir)),
+                Err(error) => {
+                    on_change(&Change::Lost(&member.config.dir, &error));
+                    lost.push(member);
+                }
+            }
+        }
         for member in &self.members {
-            if let Some(ended) = member.set(None) {
-                member.add_ended(&ended);
+            // A restart would not know of the removals that the objects miss.
+            let is_lost = lost.iter().any(|other| Arc::ptr_eq(other, member));
+            if is_lost {
+                member.note_lost(&self.members);
+            } else if member.store().is_some() {
+                member.forget_lost(&self.members);
             }
-            let dir = &*member.config.dir;
-            if let Err(error) = member.take_back(&self.members) {
-                on_change(&Change::Lost(dir, &error));
-            }
-            *lock(&member.is_closed) = false;
+            member.end_close();
         }
         self.watch(on_change)
     }
 
-    /// Notes a removal by anything but a key. To be called before it.
-    pub fn note_removal(&self) {
-        for member in self.members.iter().filter(|member| member.store().is_none()) {
-            *lock(&member.kept) = None;
-        }
+    /// Notes a removal. To be called before it. If [`Self::changes`] returns another number after
+    /// the removal than this call did, the removal may have missed records: it is to be repeated,
+    /// with this call.
+    pub fn note_removal(&self) -> u64 {
+        self.members.iter().map(|member| member.note_removal()).sum()
+    }
+
+    /// Number of the times that a store was taken away by [`Self::reopen`], or opened with its
+    /// objects after that.
+    pub fn changes(&self) -> u64 {
+        self.members.iter().map(|member| member.changes()).sum()
     }
 
     /// Removes all records from the index, and leaves them on disk for the next session or for
@@ -362,11 +358,11 @@ impl Stores {
     /// Closes all stores.
     pub fn close(&self) {
         for member in &self.members {
-            member.end_watch();
-            let is_open = member.store().is_some();
-            *lock(&member.kept) = is_open.then(|| identity(&member.config.dir).ok()).flatten();
+            member.begin_close();
         }
-        for watch in lock(&self.watches).drain(..) {
+        let watches = std::mem::take(&mut *lock(&self.watches));
+        let is_first = !watches.is_empty();
+        for watch in watches {
             // The thread does not panic; if it did, it has ended as well.
             let _ = watch.join();
         }
@@ -376,6 +372,10 @@ impl Stores {
                 scope.spawn(move || store.close());
             }
         });
+        // Later another process may use the directories.
+        for member in self.members.iter().filter(|_| is_first) {
+            member.discard();
+        }
     }
 }
 
@@ -383,207 +383,4 @@ impl Drop for Stores {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-impl Member {
-    fn new(disk: Disk, config: Config) -> Self {
-        let hash = hash_of(config.dir.as_os_str().as_encoded_bytes());
-        let (store, ended) = (RwLock::default(), Mutex::default());
-        let (kept, is_closed) = (Mutex::default(), Mutex::default());
-        Self { config, disk, hash, store, ended, kept, is_closed, closed: Condvar::new() }
-    }
-
-    fn store(&self) -> Option<Arc<Store>> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, store: Option<Arc<Store>>) -> Option<Arc<Store>> {
-        std::mem::replace(&mut self.store.write().unwrap_or_else(PoisonError::into_inner), store)
-    }
-
-    /// Rank of the directory for a key.
-    fn rank(&self, hash: u64) -> u64 {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&hash.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.hash.to_le_bytes());
-        hash_of(&bytes)
-    }
-
-    fn open(&self, is_emptied: bool) -> Result<()> {
-        let config = Config { is_emptied, ..self.config.clone() };
-        let store = Store::open_on(self.disk.clone(), config)?;
-        self.set(Some(store));
-        Ok(())
-    }
-
-    /// Opens the store of a directory that was closed, with its objects, if it is still the same.
-    fn take_back(&self, all: &[Arc<Self>]) -> Result<()> {
-        let kept = *lock(&self.kept);
-        self.check(kept, false)?;
-        self.open(kept.is_none() || self.is_noted_in(all))
-    }
-
-    fn stats(&self) -> Stats {
-        let ended = *lock(&self.ended);
-        match self.store() {
-            Some(store) => ended.and(store.stats()),
-            None => Stats { lost: ended.lost + 1, ..ended },
-        }
-    }
-
-    fn end_watch(&self) {
-        *lock(&self.is_closed) = true;
-        self.closed.notify_all();
-    }
-
-    /// Waits until the next check; returns false if there is none.
-    fn wait(&self) -> bool {
-        let guard = lock(&self.is_closed);
-        let waited = self.closed.wait_timeout_while(guard, CHECK_EVERY, |is_closed| !*is_closed);
-        waited.is_ok_and(|(is_closed, _)| !*is_closed)
-    }
-
-    /// Path of the note in the directory of `other` that this one was lost.
-    fn note_in(&self, other: &Self) -> PathBuf {
-        other.config.dir.join(format!("lost-{:016x}", self.hash))
-    }
-
-    /// The others of `all` that are not lost.
-    fn others<'a>(&'a self, all: &'a [Arc<Self>]) -> impl Iterator<Item = &'a Arc<Self>> {
-        all.iter().filter(|other| other.hash != self.hash && other.store().is_some())
-    }
-
-    /// Returns true if another directory has a note that this one was lost.
-    fn is_noted_in(&self, all: &[Arc<Self>]) -> bool {
-        all.iter().any(|other| other.hash != self.hash && self.note_in(other).exists())
-    }
-
-    /// Notes in the other directories that this one was lost, so that it is emptied also after a
-    /// restart: otherwise objects that were removed meanwhile would be found again.
-    fn note_lost(&self, all: &[Arc<Self>]) {
-        for other in self.others(all) {
-            // One that cannot be written to is lost as well, by its own check.
-            let _ = other.disk.create(&self.note_in(other));
-            let _ = other.disk.sync_dir(&other.config.dir);
-        }
-    }
-
-    /// Removes these notes.
-    fn forget_lost(&self, all: &[Arc<Self>]) {
-        for other in self.others(all) {
-            // A note that stays empties the directory once more.
-            let _ = other.disk.unlink(&self.note_in(other));
-        }
-    }
-
-    /// Checks the directory, which was `identity` when it was opened, regularly until the stores
-    /// are closed.
-    fn watch(&self, all: &[Arc<Self>], mut identity: Option<Identity>, on_change: &OnChange) {
-        let dir = &*self.config.dir;
-        let mut failed = 0;
-        while self.wait() {
-            let Some(store) = self.store() else {
-                let is_kept = lock(&self.kept).is_some();
-                if is_kept && self.take_back(all).is_ok() {
-                    on_change(&Change::Reopened(dir));
-                } else if !is_kept && self.come_back(identity).is_ok() {
-                    self.forget_lost(all);
-                    identity = self::identity(dir).ok();
-                    on_change(&Change::Back(dir));
-                }
-                continue;
-            };
-            let counted = store.stats().failed;
-            let has_failed = counted > std::mem::replace(&mut failed, counted);
-            if let Err(error) = self.check(identity, has_failed) {
-                failed = 0;
-                self.note_lost(all);
-                self.give_up(&store, identity);
-                on_change(&Change::Lost(dir, &error));
-            }
-        }
-    }
-
-    /// Checks that the directory is the same, and after a failed call that a file can be written
-    /// and read.
-    fn check(&self, expected: Option<Identity>, has_failed: bool) -> Result<()> {
-        let dir = &*self.config.dir;
-        let found = identity(dir).map_err(|error| Error::io("find", dir, &error))?;
-        let is_same = |expected: Identity| (expected.device, expected.inode) == (found.device, found.inode);
-        if !expected.is_none_or(is_same) {
-            let replaced = io::Error::other("the directory was replaced");
-            return Err(Error::io("find", dir, &replaced));
-        }
-        if has_failed { self.probe() } else { Ok(()) }
-    }
-
-    /// Writes, syncs and reads a file.
-    fn probe(&self) -> Result<()> {
-        let path = self.config.dir.join(PROBE);
-        let probed = self.disk.unlink(&path).and_then(|()| {
-            let file = self.disk.create(&path)?;
-            let tried = self.disk.write_bytes(&file, PROBE.as_bytes(), 0).and_then(|()| {
-                self.disk.sync(&file)?;
-                let mut read = Vec::new();
-                self.disk.read(&file, &mut read, PROBE.len(), 0)?;
-                if read == PROBE.as_bytes() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
-            });
-            self.disk.unlink(&path).and(tried)
-        });
-        match probed.map_err(|error| Error::io("write", &path, &error)) {
-            Err(error) if is_no_space(&error) || lacks_resources(&error) => Ok(()),
-            probed => probed,
-        }
-    }
-
-    /// Ends the store of a lost directory.
-    fn give_up(&self, store: &Arc<Store>, expected: Option<Identity>) {
-        self.set(None);
-        store.abandon();
-        if identity(&self.config.dir).ok().is_some_and(|found| expected == Some(found)) {
-            // A restart must not find the objects either. The disk may refuse it.
-            let _ = self.disk.unlink(&self.config.dir.join(CHECKPOINT));
-        }
-        self.add_ended(store);
-    }
-
-    /// Keeps the counts of a store that is not used any more.
-    fn add_ended(&self, store: &Store) {
-        let stats = store.stats();
-        let mut ended = lock(&self.ended);
-        *ended = ended.and(Stats {
-            records: 0,
-            used_bytes: 0,
-            pinned_bytes: 0,
-            capacity_bytes: 0,
-            files: 0,
-            ..stats
-        });
-    }
-
-    /// Opens a new store in a lost directory, if that is on the same file system as before: the
-    /// place where a missing disk is mounted is on another one. A directory of another user, or a
-    /// link in place of the directory, is not used.
-    fn come_back(&self, before: Option<Identity>) -> Result<()> {
-        let dir = &*self.config.dir;
-        let lost = || Error::Lost { operation: "open the store" };
-        let existing = dir.ancestors().find_map(|path| identity(path).ok());
-        if before.is_some_and(|before| existing.is_none_or(|now| now.device != before.device)) {
-            return Err(lost());
-        }
-        if let Ok(now) = identity(dir) {
-            if before.is_some_and(|before| (now.owner, now.is_link) != (before.owner, before.is_link)) {
-                return Err(lost());
-            }
-            self.probe()?;
-        }
-        self.open(true)
-    }
-}
-
-/// Returns true if a call failed for lack of descriptors or memory, not because of the disk.
-fn lacks_resources(error: &Error) -> bool {
-    let Error::System(error) = error else { return false };
-    let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
-    error.errno().is_some_and(|errno| lacking.contains(&errno))
 }

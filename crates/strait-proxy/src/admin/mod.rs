@@ -11,15 +11,17 @@ mod names;
 mod servers;
 mod site;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use strait_http::framing::{self, BodyFraming};
 use strait_http::head::{self, Request};
 use strait_http::target::{Authority, Target, host};
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 pub(crate) use crate::admin::site::Site;
 use crate::config::error::{Error, Result};
@@ -45,15 +47,37 @@ pub(crate) fn of_socket(socket: TcpListener) -> Result<(TcpListener, SocketAddr)
     Ok((socket, address))
 }
 
-/// Serves the admin page until the proxy ends.
-pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
+/// Prepares the admin page, reports that to `prepared`, and serves it from the message of `opened`
+/// until the proxy ends.
+pub(crate) fn serve(
+    site: &Arc<Site>,
+    socket: TcpListener,
+    prepared: &Sender<io::Result<()>>,
+    opened: oneshot::Receiver<()>,
+) {
+    // The caller waits for it.
+    let report = |result| drop(prepared.send(result));
     let runtime =
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
-    let Ok(runtime) = runtime else { return };
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return report(Err(error)),
+    };
     runtime.block_on(async {
+        let listener = match tokio::net::TcpListener::from_std(socket) {
+            Ok(listener) => listener,
+            Err(error) => return report(Err(error)),
+        };
+        report(Ok(()));
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let accept = async {
+            // The sender is dropped if the proxy is never opened.
+            if opened.await.is_ok() {
+                accept(site, listener, &room).await;
+            }
+        };
         tokio::select! {
-            () = accept(site, socket, &room) => {}
+            () = accept => {}
             () = site.ended() => {}
         }
         if site.settings().closing.is_handed_over() {
@@ -66,8 +90,7 @@ pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
     runtime.shutdown_background();
 }
 
-async fn accept(site: &Arc<Site>, socket: TcpListener, room: &Arc<Semaphore>) {
-    let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
+async fn accept(site: &Arc<Site>, listener: tokio::net::TcpListener, room: &Arc<Semaphore>) {
     loop {
         // The semaphore is never closed.
         let Ok(permit) = room.clone().acquire_owned().await else { return };

@@ -191,7 +191,6 @@ impl Shared {
         let has_tag = |object: &Object| has_any(&object.fields());
         self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
         self.generations.end_all();
-        self.store.iter().for_each(|store| store.note_removal());
         let mut keys = self.memory.keys(has_tag);
         keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();

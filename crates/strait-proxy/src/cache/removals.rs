@@ -9,6 +9,10 @@
 //! The successor notes the removals until it has opened the store, and carries them out before it
 //! serves a request. Later ones it carries out at once. A message begins with its number, which is
 //! the confirmation. [`crate::cache::invalidation`] has the texts that follow.
+//!
+//! The proxy that is replaced notes the removals as well, until the successor accepts: if that
+//! fails, it carries them out once more in the store that it takes back. The successor may have
+//! written the removed records again before it learned of the removals.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,8 +34,11 @@ const CONFIRM_MAX: Duration = Duration::from_secs(1);
 const NUMBER_BYTES: usize = size_of::<u64>();
 /// Maximum length of a text. A longer one becomes [`ALL`].
 const TEXT_BYTES_MAX: usize = 100 << 10;
-/// Maximum of noted removals. Further ones become [`ALL`].
+/// Maximum of noted removals, and of the bytes of their texts. Further ones become [`ALL`].
 const NOTED_MAX: usize = 1 << 16;
+const NOTED_BYTES_MAX: usize = 16 << 20;
+/// Attempts to send a last message to a successor that is slow.
+const LAST_TRIES: usize = 10;
 /// Text that removes everything.
 pub(crate) const ALL: &[u8] = b"m*";
 /// Interval between two checks for the end of the other process.
@@ -40,8 +47,16 @@ const END_EVERY: Duration = Duration::from_millis(20);
 /// Successor of this process, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Heir {
-    link: Mutex<Option<Link>>,
+    state: Mutex<State>,
+    /// True if a removal is to be sent or noted.
     is_set: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    link: Option<Link>,
+    /// Removals since the store was released, until the successor accepts.
+    noted: Option<Noted>,
 }
 
 /// Socket to the successor.
@@ -57,34 +72,74 @@ struct Link {
 }
 
 impl Heir {
-    /// Sends each removal that ends from now on by a socket of type SOCK_SEQPACKET.
-    pub(crate) fn set(&self, socket: Option<OwnedFd>) {
+    /// Sends each removal that ends from now on by a socket of type SOCK_SEQPACKET, and notes it.
+    pub(crate) fn set(&self, socket: OwnedFd) {
         let timed = |socket: &OwnedFd| {
             let set = |timeout| set_socket_timeout(socket, timeout, Some(CONFIRM_MAX));
             set(Timeout::Send).and(set(Timeout::Recv))
         };
         // Without a limit a successor that hangs would hold up requests.
-        let socket = socket.filter(|socket| timed(socket).is_ok());
-        let mut link = lock(&self.link);
-        self.is_set.store(socket.is_some(), Ordering::SeqCst);
-        *link = socket.map(|socket| Link { socket, number: 0, is_slow: false, has_lost: false });
+        let socket = Some(socket).filter(|socket| timed(socket).is_ok());
+        let link = socket.map(|socket| Link { socket, number: 0, is_slow: false, has_lost: false });
+        self.change(|state| *state = State { link, noted: Some(Noted::default()) });
     }
 
-    /// Sends the text of a removal that was carried out here, and waits for the confirmation.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let result = change(&mut state);
+        self.is_set.store(state.link.is_some() || state.noted.is_some(), Ordering::SeqCst);
+        result
+    }
+
+    /// Sends nothing more, because the successor has ended. Notes removals still.
+    pub(crate) fn end_link(&self) {
+        self.change(|state| state.link = None);
+    }
+
+    /// Returns the noted removals, and notes no others.
+    pub(crate) fn take_noted(&self) -> Vec<Box<[u8]>> {
+        self.change(|state| state.noted.take()).unwrap_or_default().all
+    }
+
+    /// Ends the connection to the successor. If removals were not sent, removes everything there.
+    pub(crate) fn end(&self) {
+        self.change(|state| {
+            if let Some(link) = &mut state.link {
+                link.send_lost();
+            }
+            *state = State::default();
+        });
+    }
+
+    /// Notes and sends the text of a removal that was carried out here, and waits for the
+    /// confirmation.
     pub(crate) fn send(&self, text: impl FnOnce() -> Vec<u8>) {
         if !self.is_set.load(Ordering::SeqCst) {
             return;
         }
         let text = text();
-        let mut link = lock(&self.link);
-        if link.as_mut().is_some_and(|link| !link.send(&text)) {
-            self.is_set.store(false, Ordering::SeqCst);
-            *link = None;
-        }
+        self.change(|state| {
+            if let Some(noted) = &mut state.noted {
+                noted.add(&text);
+            }
+            if state.link.as_mut().is_some_and(|link| !link.send(&text)) {
+                state.link = None;
+            }
+        });
     }
 }
 
 impl Link {
+    /// Removes everything at the successor if a message was not sent. Waits for a slow one.
+    fn send_lost(&mut self) {
+        for _ in 0..LAST_TRIES {
+            self.is_slow = false;
+            if !self.has_lost || !self.send(ALL) {
+                return;
+            }
+        }
+    }
+
     /// Returns false if the successor has ended.
     fn send(&mut self, text: &[u8]) -> bool {
         let text = if self.has_lost || text.len() > TEXT_BYTES_MAX { ALL } else { text };
@@ -134,14 +189,33 @@ pub struct Removals {
 }
 
 enum Target {
-    Noted(Vec<Box<[u8]>>),
+    Noted(Noted),
     Cache(CarryOut),
+}
+
+/// Texts of removals to carry out later.
+#[derive(Debug, Default)]
+struct Noted {
+    all: Vec<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Noted {
+    fn add(&mut self, text: &[u8]) {
+        let is_full = self.all.len() >= NOTED_MAX || self.bytes + text.len() > NOTED_BYTES_MAX;
+        if is_full || text.len() > TEXT_BYTES_MAX {
+            *self = Self { all: vec![ALL.into()], bytes: ALL.len() };
+        } else {
+            self.bytes += text.len();
+            self.all.push(text.into());
+        }
+    }
 }
 
 impl fmt::Debug for Target {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Noted(all) => out.debug_tuple("Noted").field(&all.len()).finish(),
+            Self::Noted(noted) => out.debug_tuple("Noted").field(&noted.all.len()).finish(),
             Self::Cache(_) => out.write_str("Cache"),
         }
     }
@@ -153,7 +227,7 @@ impl Removals {
     /// # Errors
     /// A thread cannot be started.
     pub fn receive(socket: OwnedFd) -> Result<Self> {
-        let (socket, target) = (Arc::new(socket), Arc::new(Mutex::new(Target::Noted(Vec::new()))));
+        let (socket, target) = (Arc::new(socket), Arc::new(Mutex::new(Target::Noted(Noted::default()))));
         let (own, into) = (socket.clone(), target.clone());
         let thread = Builder::new().name("removals".to_owned()).spawn(move || receive_all(&own, &into));
         let thread = thread.map_err(|error| Error::os("start", &"a thread", error))?;
@@ -166,7 +240,7 @@ impl Removals {
         loop {
             let mut target = lock(&self.target);
             let noted = match &mut *target {
-                Target::Noted(all) if !all.is_empty() => std::mem::take(all),
+                Target::Noted(noted) if !noted.all.is_empty() => std::mem::take(noted).all,
                 _ => {
                     *target = Target::Cache(carry_out);
                     return;
@@ -216,11 +290,7 @@ fn receive_all(socket: &OwnedFd, target: &Mutex<Target>) {
 /// Notes a removal, or carries it out.
 fn take(target: &Mutex<Target>, text: &[u8]) {
     let carry_out = match &mut *lock(target) {
-        Target::Noted(all) if all.len() < NOTED_MAX => return all.push(text.into()),
-        Target::Noted(all) => {
-            *all = vec![ALL.into()];
-            return;
-        }
+        Target::Noted(noted) => return noted.add(text),
         Target::Cache(carry_out) => carry_out.clone(),
     };
     carry_out(text);
@@ -238,14 +308,14 @@ mod tests {
 
     fn noted(target: &Mutex<Target>) -> Vec<Vec<u8>> {
         match &*lock(target) {
-            Target::Noted(all) => all.iter().map(|text| text.to_vec()).collect(),
+            Target::Noted(noted) => noted.all.iter().map(|text| text.to_vec()).collect(),
             Target::Cache(_) => panic!("nothing is noted any more"),
         }
     }
 
     #[test]
     fn noted_removals_are_bounded() {
-        let target = Mutex::new(Target::Noted(Vec::new()));
+        let target = Mutex::new(Target::Noted(Noted::default()));
         for _ in 0..=NOTED_MAX {
             take(&target, b"khttp://a/");
         }
@@ -256,7 +326,7 @@ mod tests {
     fn removals_are_confirmed_and_none_is_sent_to_an_ended_successor() {
         let (own, other) = pair();
         let (heir, removals) = (Heir::default(), Removals::receive(other).unwrap());
-        heir.set(Some(own));
+        heir.set(own);
         heir.send(|| b"ka".to_vec());
         heir.send(|| vec![b'x'; TEXT_BYTES_MAX + 1]);
         assert_eq!(noted(&removals.target), [b"ka", ALL]);
@@ -267,8 +337,43 @@ mod tests {
         assert_eq!(*lock(&done), [b"ka", ALL, b"kb"]);
         removals.end(Duration::ZERO);
         heir.send(|| b"kc".to_vec());
-        assert!(lock(&heir.link).is_none());
+        assert!(lock(&heir.state).link.is_none());
+        // For the store that is taken back.
+        heir.end_link();
+        heir.send(|| b"kd".to_vec());
+        let noted: Vec<_> = heir.take_noted().iter().map(|text| text.to_vec()).collect();
+        assert_eq!(noted, [ALL, b"kb", b"kc", b"kd"]);
         heir.send(|| unreachable!("there is no successor"));
+    }
+
+    #[test]
+    fn texts_of_noted_removals_are_bounded() {
+        let (mut noted, text) = (Noted::default(), vec![b'k'; TEXT_BYTES_MAX]);
+        for _ in 0..=NOTED_BYTES_MAX / TEXT_BYTES_MAX {
+            noted.add(&text);
+        }
+        assert_eq!(noted.all, [ALL.into()]);
+    }
+
+    #[test]
+    fn lost_removal_without_a_further_one_removes_everything_at_the_end() {
+        let (own, other) = pair();
+        let heir = Heir::default();
+        heir.set(own);
+        heir.take_noted();
+        lock(&heir.state).link.as_mut().unwrap().is_slow = true;
+        while !lock(&heir.state).link.as_ref().unwrap().has_lost {
+            heir.send(|| b"ka".to_vec());
+        }
+        let receiver = std::thread::spawn(move || {
+            let (mut buffer, mut last) = ([0; 100], Vec::new());
+            while let Ok((len @ 1.., _)) = recv(&other, &mut buffer, RecvFlags::empty()) {
+                last = buffer[NUMBER_BYTES..len].to_vec();
+            }
+            last
+        });
+        heir.end();
+        assert_eq!(receiver.join().unwrap(), ALL);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use strait_program::parse::{address, bytes, listen};
 use strait_program::{Error, Kind, Streams, name};
 use strait_proxy::{Bound, Clock, Config, FillMethod, Inherited, Proxy};
 
-use crate::upgrade::{Predecessor, Program, Progress, Upgrade};
+use crate::upgrade::{Ended, Predecessor, Program, Progress, Upgrade};
 
 /// Returns the examples of the help, with the name by which the program was called.
 pub(crate) fn examples() -> String {
@@ -152,22 +152,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Streams::output(logs_to_stdout(&config)).check()?;
     let program = Program::of_this_process();
     let proxy = start(args, &config, signals)?;
-    let account = serve(args, proxy, signals, &program);
+    let (account, end) = serve(args, proxy, signals, &program);
     if logs_to_stdout(&config) {
         print_stderr(format_args!("{}\n", account_text(&account, args.json)?));
-        return Ok(());
+    } else {
+        print_account(&account, args.json)?;
     }
-    print_account(&account, args.json)
+    end
 }
 
 /// Serves until a signal ends the proxy, or until another process has taken over; returns the
-/// numbers since the start.
+/// numbers since the start, and an error if that process has failed meanwhile.
 fn serve(
     args: &Args,
     mut proxy: Proxy,
     signals: Signals,
     program: &io::Result<Program>,
-) -> strait_proxy::Report {
+) -> (strait_proxy::Report, Result<(), Error>) {
     let mut damage = DamageReport::default();
     let mut notes = NoteReport::new(&proxy);
     let mut upgrade: Option<Upgrade> = None;
@@ -212,7 +213,7 @@ fn serve(
         upgrade.cancel();
     }
     notify("STOPPING=1");
-    proxy.stop()
+    (proxy.stop(), Ok(()))
 }
 
 /// Starts the successor, unless one is under way.
@@ -238,8 +239,9 @@ fn not_upgraded(proxy: &Proxy, why: &str) {
     warn(format_args!("not upgraded, this process goes on: {why}\n"));
 }
 
-/// Lets the connections end after the upgrade; returns the numbers since the start.
-fn drain(proxy: Proxy, signals: Signals, upgrade: &Upgrade) -> strait_proxy::Report {
+/// Lets the connections end after the upgrade; returns the numbers since the start, and an error
+/// if the successor has failed.
+fn drain(proxy: Proxy, signals: Signals, upgrade: &Upgrade) -> (strait_proxy::Report, Result<(), Error>) {
     let successor = upgrade.successor();
     print_stderr(format_args!("upgraded: process {successor} serves; this one ends with its connections\n"));
     // The successor has read the configuration, perhaps before it was changed.
@@ -255,20 +257,30 @@ fn drain(proxy: Proxy, signals: Signals, upgrade: &Upgrade) -> strait_proxy::Rep
     }
     std::thread::scope(|scope| {
         let account = scope.spawn(|| proxy.stop());
-        let mut has_ended = false;
-        while !account.is_finished() {
+        let (mut has_ended, mut end) = (false, Ok(()));
+        loop {
+            // Once more after the last connection.
+            let is_last = account.is_finished();
             if !has_ended && let Some(status) = upgrade.status() {
                 has_ended = true;
                 warn(format_args!(
                     "process {successor} has ended ({status}): start the proxy, unless it was replaced\n"
                 ));
+                if let Ended::Failed(_) = status {
+                    let why =
+                        format!("process {successor}, which has replaced this one, has failed ({status})");
+                    end = Err(Error::failed(why));
+                }
+            }
+            if is_last {
+                break;
             }
             if signals.upgrades.swap(false, Ordering::Relaxed) {
                 warn(format_args!("not upgraded: process {successor} has replaced this one\n"));
             }
             std::thread::sleep(SIGNAL_POLL);
         }
-        account.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        (account.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), end)
     })
 }
 

@@ -16,6 +16,7 @@
 //! killed, the successor goes on alone.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::time::Timespec;
 use strait_os::{process, service};
 use strait_program::Error;
@@ -89,6 +90,23 @@ pub(crate) struct Upgrade {
     /// Time of the last message of the successor, or of its start.
     since: Instant,
     has_store: bool,
+}
+
+/// End of the successor.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Well,
+    /// With its status as text.
+    Failed(String),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Well => out.write_str("exit status: 0"),
+            Self::Failed(status) => out.write_str(status),
+        }
+    }
 }
 
 /// State of an upgrade.
@@ -158,7 +176,9 @@ impl Upgrade {
             Received::Message(OPENED) if self.has_store => {
                 // Otherwise the service manager would take the end of this process for that of the
                 // service.
-                crate::proxy::notify(&format!("MAINPID={}", self.child));
+                if let Err(error) = service::notify(&format!("MAINPID={}", self.child)) {
+                    return self.fail(proxy, &format!("the service manager does not learn of it: {error}"));
+                }
                 proxy.hand_over();
                 self.send(GO);
                 return Progress::HandedOver;
@@ -169,9 +189,17 @@ impl Upgrade {
         Progress::UnderWay
     }
 
-    /// Returns the status of the successor once it has ended.
-    pub(crate) fn status(&self) -> Option<std::process::ExitStatus> {
-        process::try_wait_for(self.child).ok().flatten().map(|(status, _)| status)
+    /// Returns the status of the successor once it has ended. The service manager, which gets the
+    /// children of this process, can still read it (`waitid` with WNOWAIT).
+    pub(crate) fn status(&self) -> Option<Ended> {
+        let id = i32::try_from(self.child).ok().and_then(Pid::from_raw)?;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(id), options).ok().flatten()?;
+        Some(match (status.exit_status(), status.terminating_signal()) {
+            (Some(0), _) => Ended::Well,
+            (Some(code), _) => Ended::Failed(format!("exit status: {code}")),
+            (_, signal) => Ended::Failed(format!("signal: {}", signal.unwrap_or_default())),
+        })
     }
 
     /// Gives the upgrade up because this process is to end.
@@ -268,7 +296,7 @@ impl Predecessor {
         proxy.adopt(removals);
         tell(OPENED);
         await_message(&messages, GO, is_terminated)?;
-        proxy.open()?;
+        proxy.open();
         Ok(proxy)
     }
 }

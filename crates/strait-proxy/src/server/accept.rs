@@ -35,9 +35,11 @@ const TIDYING: Duration = Duration::from_secs(1);
 /// Message to a worker.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// Use these settings and this log from the next request on, and accept from these sockets too;
-    /// stop accepting on addresses that the settings do not have.
-    Adopt(Arc<Settings>, Option<Log>, Vec<Listener>),
+    /// Prepare to accept from these sockets, in place of others that were prepared.
+    Prepare(Vec<Listener>, answers::Sender<io::Result<()>>),
+    /// Use these settings and this log from the next request on, and accept from the prepared
+    /// sockets too; stop accepting on addresses that the settings do not have.
+    Adopt(Arc<Settings>, Option<Log>),
     /// Return duplicates of the listening sockets.
     Lend(answers::Sender<io::Result<Vec<(Port, OwnedFd)>>>),
     /// Store the responses that wait for it, and confirm that.
@@ -128,11 +130,19 @@ impl Acceptor {
 
     async fn run(self: &Rc<Self>, mut controls: mpsc::UnboundedReceiver<Control>) {
         let mut accepting: Vec<Accepting> = Vec::new();
+        let mut prepared = Vec::new();
         let mut hands_over = false;
         // A worker also ends when the proxy is dropped.
         while let Some(control) = controls.recv().await {
             match control {
-                Control::Adopt(settings, log, listeners) => {
+                Control::Prepare(listeners, answer) => {
+                    let prepare = |it: Listener| Ok((TcpListener::from_std(it.socket)?, it.port));
+                    let result = listeners.into_iter().map(prepare).collect::<io::Result<Vec<_>>>();
+                    let result = result.map(|new| prepared = new);
+                    // Without a receiver the request was given up.
+                    let _ = answer.send(result);
+                }
+                Control::Adopt(settings, log) => {
                     accepting.retain(|accepting| {
                         let stays = settings.ports.contains(&accepting.port);
                         if !stays {
@@ -142,7 +152,8 @@ impl Acceptor {
                     });
                     let worker = self.worker().with(settings, log);
                     self.current.set(worker);
-                    accepting.extend(listeners.into_iter().filter_map(|listener| self.listen(listener)));
+                    let listen = |(socket, port)| self.listen(socket, port);
+                    accepting.extend(prepared.drain(..).map(listen));
                 }
                 Control::Lend(answer) => {
                     let duplicate = |it: &Accepting| Ok((it.port, it.socket.as_fd().try_clone_to_owned()?));
@@ -185,12 +196,11 @@ impl Acceptor {
         self.none().await;
     }
 
-    fn listen(self: &Rc<Self>, listener: Listener) -> Option<Accepting> {
-        let Listener { socket, port } = listener;
-        let socket = Rc::new(TcpListener::from_std(socket).ok()?);
+    fn listen(self: &Rc<Self>, socket: TcpListener, port: Port) -> Accepting {
+        let socket = Rc::new(socket);
         let ends: Rc<End> = Rc::default();
         let task = tokio::task::spawn_local(self.clone().accept(socket.clone(), port, ends.clone()));
-        Some(Accepting { port, socket, task, ends })
+        Accepting { port, socket, task, ends }
     }
 
     async fn none(&self) {

@@ -1,15 +1,17 @@
 //! The proxy as a whole: start, reload and shutdown.
 
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::admin::{self, Site};
 use crate::cache::compressor;
@@ -30,6 +32,7 @@ use crate::server::accept::{Control, work};
 use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Address, Inherited, Listener, Listeners};
+use crate::server::upgrade::ANSWER_MAX;
 
 /// Interval between two attempts to open a store that another process uses.
 const IN_USE_EVERY: Duration = Duration::from_millis(10);
@@ -91,7 +94,7 @@ impl Bound {
     /// The store cannot be opened, or threads cannot be started.
     pub fn start(self, clock: Clock) -> Result<Proxy> {
         let mut proxy = self.prepare(clock, Duration::ZERO)?;
-        proxy.open()?;
+        proxy.open();
         Ok(proxy)
     }
 
@@ -129,7 +132,7 @@ impl Bound {
         let mut proxy = Proxy {
             config,
             addresses: listeners.addresses,
-            waiting: listeners.by_worker,
+            opens_admin: None,
             is_activated,
             admin,
             removals: None,
@@ -144,6 +147,7 @@ impl Bound {
             site,
         };
         proxy.start_workers(receivers)?;
+        proxy.prepare_sockets(listeners.by_worker)?;
         if proxy.settings().is_reverse() {
             let (checked, shared) = (proxy.checked.subscribe(), proxy.shared.clone());
             let run = move || checks::run(checked, &shared.gates, &shared.clock);
@@ -160,8 +164,8 @@ impl Bound {
 pub struct Proxy {
     config: Config,
     pub(super) addresses: Vec<Address>,
-    /// Sockets of each worker, until it accepts from them.
-    waiting: Vec<Vec<Listener>>,
+    /// Lets the thread of the admin page accept.
+    opens_admin: Option<oneshot::Sender<()>>,
     is_activated: bool,
     /// Socket of the admin page, and its address.
     pub(super) admin: Option<(TcpListener, SocketAddr)>,
@@ -211,22 +215,49 @@ impl Proxy {
         Ok(())
     }
 
+    /// Prepares the workers and the admin page to accept. All that can fail is done here: when
+    /// [`Self::open`] is called, the replaced process has stopped to accept.
+    fn prepare_sockets(&mut self, by_worker: Vec<Vec<Listener>>) -> Result<()> {
+        let failed = |error| Error::os("listen on", &"the configured addresses", error);
+        for answer in self.prepare_workers(by_worker) {
+            let answer = answer.recv_timeout(ANSWER_MAX);
+            answer.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(failed)?;
+        }
+        let Some((socket, address)) = &self.admin else { return Ok(()) };
+        let failed = |error| Error::os("listen on", address, error);
+        let (site, socket) = (self.site.clone(), socket.try_clone().map_err(failed)?);
+        let ((opens, opened), (sender, prepared)) = (oneshot::channel(), channel());
+        let run = move || admin::serve(&site, socket, &sender, opened);
+        self.threads.push(thread("admin".to_owned(), run)?);
+        self.opens_admin = Some(opens);
+        prepared.recv().unwrap_or_else(|error| Err(io::Error::other(error))).map_err(failed)
+    }
+
+    /// Sends each worker its sockets; returns the places of the answers.
+    fn prepare_workers(&self, by_worker: Vec<Vec<Listener>>) -> Vec<Receiver<io::Result<()>>> {
+        let send = |(control, listeners): (&UnboundedSender<Control>, _)| {
+            let (sender, receiver) = channel();
+            // Without the worker there is no answer.
+            let _ = control.send(Control::Prepare(listeners, sender));
+            receiver
+        };
+        self.controls.iter().zip(by_worker).map(send).collect()
+    }
+
     /// Accepts connections from now on.
-    ///
-    /// # Errors
-    /// The thread of the admin page cannot be started.
-    pub fn open(&mut self) -> Result<()> {
-        if let Some((socket, address)) = &self.admin {
-            let failed = |error| Error::os("listen on", address, error);
-            let (site, socket) = (self.site.clone(), socket.try_clone().map_err(failed)?);
-            self.threads.push(thread("admin".to_owned(), move || admin::serve(&site, socket))?);
+    pub fn open(&mut self) {
+        if let Some(opens) = self.opens_admin.take() {
+            // A thread that has ended accepts nothing.
+            let _ = opens.send(());
         }
-        let (settings, waiting) = (self.settings(), std::mem::take(&mut self.waiting));
-        for (control, listeners) in self.controls.iter().zip(waiting) {
-            // A worker that has ended accepts nothing.
-            let _ = control.send(Control::Adopt(settings.clone(), self.log.clone(), listeners));
+        self.adopt_settings(&self.settings(), self.log.as_ref());
+    }
+
+    fn adopt_settings(&self, settings: &Arc<Settings>, log: Option<&Log>) {
+        for control in &self.controls {
+            // A worker that has ended needs no settings.
+            let _ = control.send(Control::Adopt(settings.clone(), log.cloned()));
         }
-        Ok(())
     }
 
     /// Returns the first address that clients connect to.
@@ -286,15 +317,19 @@ impl Proxy {
                 Some(log)
             }
         };
+        for answer in self.prepare_workers(opened.by_worker) {
+            // A late worker still prepares before it adopts. An ended one needs nothing.
+            if let Ok(Err(error)) = answer.recv_timeout(ANSWER_MAX) {
+                drop(self.prepare_workers(self.controls.iter().map(|_| Vec::new()).collect()));
+                return Err(Error::os("listen on", &"the new addresses", error));
+            }
+        }
         let deferred = self.deferred(config);
         self.shared.memory.limit(settings.memory);
         self.shared.gates.limit(settings.gates);
         self.shared.gates.limit_servers(settings.server_limits());
         let settings = Arc::new(settings);
-        for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
-            // A worker that has ended needs no settings.
-            let _ = control.send(Control::Adopt(settings.clone(), log.clone(), listeners));
-        }
+        self.adopt_settings(&settings, log.as_ref());
         self.addresses.retain(|address| settings.ports.contains(&address.port));
         self.addresses.extend(opened.addresses);
         self.log = log;
@@ -364,9 +399,9 @@ impl Proxy {
 
     fn end(&mut self) {
         self.settings().closing.stop();
-        // With these open, the kernel would go on to queue connections.
-        self.waiting.clear();
+        // With this open, the kernel would go on to queue connections.
         self.admin = None;
+        self.opens_admin = None;
         for control in self.controls.drain(..) {
             let _ = control.send(Control::Drain);
         }
@@ -389,6 +424,7 @@ impl Proxy {
             let is_passed_on = settings.closing.is_handed_over();
             removals.end(if is_passed_on { settings.timeouts.drain } else { Duration::ZERO });
         }
+        self.shared.heir.end();
         if let Some(store) = &self.shared.store {
             store.close();
         }

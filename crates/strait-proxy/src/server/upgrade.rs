@@ -17,7 +17,7 @@ use crate::server::listen::{ADMIN, OWN};
 use crate::server::proxy::{Proxy, on_change};
 
 /// Longest wait for the answer of a worker.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 impl Proxy {
     /// Returns duplicates of all listening sockets with their names, for
@@ -55,7 +55,7 @@ impl Proxy {
     /// until the disk is done.
     pub fn release_store(&self, heir: OwnedFd) {
         // Before the store is closed, so that each removal either is in the store or is sent.
-        self.shared.heir.set(Some(heir));
+        self.shared.heir.set(heir);
         for answer in self.ask_workers(Control::Store) {
             // Responses of a worker that hangs are fetched again.
             let _ = answer.recv_timeout(ANSWER_MAX);
@@ -75,17 +75,24 @@ impl Proxy {
     /// # Errors
     /// A thread cannot be started.
     pub fn take_store_back(&self) -> Result<()> {
-        self.shared.heir.set(None);
-        match &self.shared.store {
-            Some(store) => Ok(store.reopen(&on_change(self.on_note.clone()))?),
+        self.shared.heir.end_link();
+        let reopened = match &self.shared.store {
+            Some(store) => store.reopen(&on_change(self.on_note.clone())).map_err(Error::from),
             None => Ok(()),
+        };
+        // The successor may have written again the records that were removed meanwhile, as its
+        // eviction does.
+        for text in self.shared.heir.take_noted() {
+            self.shared.carry_out(&text);
         }
+        reopened
     }
 
     /// Accepts nothing more, and reuses no response from now on. Connections end after their next
     /// response, or when `timeouts.drain` has passed: [`Proxy::stop`] waits for that.
     pub fn hand_over(&mut self) {
         self.settings().closing.hand_over();
+        self.shared.heir.take_noted();
         self.shared.retire();
         self.site.end();
         for control in self.controls.drain(..) {

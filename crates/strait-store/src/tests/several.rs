@@ -361,3 +361,156 @@ fn nothing_is_stored_where_a_missing_disk_is_mounted() {
     assert_eq!(found(&stores), [0]);
     stores.close();
 }
+
+/// Locks a directory as a process that reads it, for which [`Stores::reopen`] waits.
+fn lock_as_reader(dir: &Path) -> fs::File {
+    let file = fs::File::open(dir.join("lock")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).unwrap();
+    file
+}
+
+fn wait_until(is_done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_done() {
+        assert!(begin.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn removal_while_directories_are_opened_again_is_not_missed() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (configs, changes) = (dirs.iter().map(config).collect::<Vec<_>>(), Changes::default());
+    let stores = self::stores(&configs, &changes);
+    put_all(&stores);
+    let before = stores.changes();
+    stores.close();
+    let reader = lock_as_reader(dirs[0].path());
+    thread::scope(|scope| {
+        let reopened = scope.spawn(|| stores.reopen(&changes.callback()));
+        // No later directory still answers from before.
+        wait_until(|| stores.stats().lost == 2);
+        assert!(found(&stores).is_empty());
+        stores.end_unloaded(hash_of(&7_u64.to_le_bytes()));
+        drop(reader);
+        reopened.join().unwrap().unwrap();
+    });
+    assert!(stores.wait_loaded(PATIENCE) && found(&stores).is_empty());
+    assert!(stores.changes() > before, "a removal that began before must be repeated");
+    assert!(lock(&changes.0).iter().all(|change| change.starts_with("back ")), "{:?}", changes.0);
+    put_all(&stores);
+    assert_eq!((found(&stores).len() as u64, stores.stats().lost), (OBJECTS, 0));
+    stores.close();
+}
+
+#[test]
+fn directory_that_is_lost_after_it_was_reopened_comes_back_empty() {
+    let (dir, disk, changes) = (tempfile::tempdir().unwrap(), Disk::default(), Changes::default());
+    let stores = Stores::open_on(vec![(disk.clone(), config(&dir))], &changes.callback()).unwrap();
+    put_all(&stores);
+    stores.close();
+    stores.reopen(&changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    for call in [Call::Write, Call::Create, Call::Sync, Call::Unlink] {
+        disk.faults.inject(call, 0, u32::MAX, Errno::ROFS.raw_os_error());
+    }
+    // The mark of this removal is not written.
+    stores.remove(&stores.find(hash_of(&7_u64.to_le_bytes()))[0]);
+    assert!(changes.wait_for(1).starts_with("lost "));
+    disk.faults.clear();
+    assert!(changes.wait_for(2).starts_with("back "));
+    assert!(stores.wait_loaded(PATIENCE) && found(&stores).is_empty());
+    stores.close();
+}
+
+#[test]
+fn removal_from_a_closed_store_holds_after_it_was_reopened() {
+    for is_written in [true, false] {
+        let (dir, disk, changes) = (tempfile::tempdir().unwrap(), Disk::default(), Changes::default());
+        let stores = Stores::open_on(vec![(disk.clone(), config(&dir))], &changes.callback()).unwrap();
+        put_all(&stores);
+        stores.close();
+        if !is_written {
+            disk.faults.inject_here(Call::Write, 0, 1, Errno::IO.raw_os_error());
+        }
+        stores.end_unloaded(hash_of(&7_u64.to_le_bytes()));
+        stores.remove(&stores.find(hash_of(&7_u64.to_le_bytes()))[0]);
+        stores.reopen(&changes.callback()).unwrap();
+        assert!(stores.wait_loaded(PATIENCE));
+        // The journal may have the record still, but not its file.
+        let is_found = |number: &u64| {
+            stores.find(hash_of(&number.to_le_bytes())).iter().any(|record| stores.load(record, 0).is_ok())
+        };
+        let expected = if is_written { OBJECTS - 1 } else { 0 };
+        assert_eq!((0..OBJECTS).filter(is_found).count() as u64, expected);
+        stores.close();
+    }
+}
+
+#[test]
+fn directory_that_was_lost_before_is_not_taken_for_another_after_it_was_closed() {
+    let links = tempfile::tempdir().unwrap();
+    let Some((disk, link)) = on_another_file_system(&links) else {
+        println!("SKIP: /dev/shm is no other file system");
+        return;
+    };
+    point(&link, disk.path());
+    let changes = Changes::default();
+    let stores = self::stores(&[Config { dir: link.clone(), ..config(&links) }], &changes);
+    put_all(&stores);
+    let below = tempfile::tempdir_in(links.path()).unwrap();
+    point(&link, below.path());
+    assert!(changes.wait_for(1).contains("replaced"));
+    stores.close();
+    let files = || fs::read_dir(below.path()).unwrap().count();
+    let before = files();
+    stores.reopen(&changes.callback()).unwrap();
+    // Long enough for some checks; an early end of this wait would only test less.
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!((files(), stores.stats().lost, lock(&changes.0).len()), (before, 1, 1));
+    point(&link, disk.path());
+    assert!(changes.wait_for(2).starts_with("back "));
+    stores.close();
+}
+
+#[test]
+fn removal_that_a_lost_directory_has_missed_holds_after_a_restart() {
+    let (dir, disk, changes) = (tempfile::tempdir().unwrap(), Disk::default(), Changes::default());
+    let stores = Stores::open_on(vec![(disk.clone(), config(&dir))], &changes.callback()).unwrap();
+    put_all(&stores);
+    stores.close();
+    // Files can be removed, but not written.
+    disk.faults.inject(Call::Create, 0, u32::MAX, Errno::IO.raw_os_error());
+    stores.reopen(&changes.callback()).unwrap();
+    assert!(changes.wait_for(1).starts_with("lost "));
+    let checkpoint = dir.path().join("marks");
+    assert!(checkpoint.exists());
+    stores.end_unloaded(hash_of(&7_u64.to_le_bytes()));
+    wait_until(|| !checkpoint.exists());
+    stores.close();
+    let stores = self::stores(&[config(&dir)], &changes);
+    assert!(found(&stores).is_empty());
+    stores.close();
+}
+
+#[test]
+fn directory_that_is_not_reopened_is_noted_in_the_others_until_it_is() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (configs, changes) = (dirs.iter().map(config).collect::<Vec<_>>(), Changes::default());
+    let stores = self::stores(&configs, &changes);
+    put_all(&stores);
+    stores.close();
+    let other = self::stores(&configs[..1], &changes);
+    stores.reopen(&changes.callback()).unwrap();
+    assert!(changes.wait_for(1).starts_with("lost "));
+    let notes = || {
+        let names = fs::read_dir(dirs[1].path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("lost-")).count()
+    };
+    assert_eq!(notes(), 1);
+    other.close();
+    assert!(changes.wait_for(2).starts_with("reopened "));
+    assert!(stores.wait_loaded(PATIENCE));
+    assert_eq!((found(&stores).len() as u64, notes()), (OBJECTS, 0));
+    stores.close();
+}

@@ -85,6 +85,16 @@ fn new_process_that_ends_leaves_the_running_one_unharmed() {
 }
 
 #[test]
+fn upgrade_fails_if_the_service_manager_does_not_learn_of_it() {
+    let origin = Origin::of_bodies();
+    let service = Service::launch(&toml(origin.address), |program, options| {
+        Launch::new(program).args(options).env("NOTIFY_SOCKET", program.with_extension("missing"))
+    });
+    await_hits(&service, &objects(30));
+    assert_unharmed(&service, &origin, "the service manager does not learn of it: notify");
+}
+
+#[test]
 fn process_1_of_a_container_refuses_an_upgrade() {
     if !root_or_skip() {
         return;

@@ -131,6 +131,30 @@ fn tunnel_stays_open_in_the_old_process() {
 }
 
 #[test]
+fn old_process_fails_with_its_successor_and_leaves_the_status_to_the_service_manager() {
+    let far = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = far.local_addr().unwrap().port();
+    let config = format!(
+        "listen = [\"127.0.0.1:0\"]\naccess.reach = [\"127.0.0.0/8\"]\naccess.connect_ports = [{port}]\n"
+    );
+    let service = Service::launch(&config, |program, options| Launch::new(program).args(options));
+    let mut client = service.client();
+    let request = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    client.stream.write_all(request.as_bytes()).unwrap();
+    assert_eq!(client.head().unwrap().status, 200);
+    let old = service.newest();
+    let new = service.upgrade();
+    signal(new, Signal::KILL);
+    service.wait_for("has ended (signal: 9)", 1);
+    let state = crate::rig::status(&new.to_string(), "State").unwrap();
+    assert!(state.starts_with('Z'), "{state}");
+    assert!(!has_ended(old));
+    drop((client, far));
+    await_end(old);
+    service.wait_for(&format!("process {new}, which has replaced this one, has failed (signal: 9)\n"), 1);
+}
+
+#[test]
 fn tunnel_ends_when_the_time_to_drain_is_over() {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = far.local_addr().unwrap().port();
