@@ -397,9 +397,8 @@ impl Worker {
     /// Counts and logs a finished exchange.
     pub(crate) fn account(&self, account: &Account<'_, '_>) {
         self.counters().count(account);
-        let is_logged = || account.record.status >= 400 || self.settings.log_sample.takes(self.random());
         if let Some(log) = &self.log
-            && is_logged()
+            && (account.record.status >= 400 || self.settings.log_sample.takes(|| self.random()))
         {
             self.lines.add(log, self.settings.log_format, account, &self.counters().log_dropped);
         }

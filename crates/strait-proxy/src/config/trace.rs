@@ -43,6 +43,9 @@ impl Tracing {
         }
         let sample = Share::new("trace.sample", trace.sample)?;
         let tracing = Self { context: trace.context, sample, request_id: request_id.map(Into::into) };
+        if !tracing.is_on() {
+            return Ok(tracing);
+        }
         match fields_elsewhere(config).find(|(_, name)| tracing.governs(name)) {
             Some((key, name)) => Err(Error::Config(format!(
                 "{key}: \"{}\": the origin gets the value of the section [trace]; remove the field here or there",
@@ -52,10 +55,15 @@ impl Tracing {
         }
     }
 
+    /// Returns true if requests are identified.
+    fn is_on(&self) -> bool {
+        self.writes_context() || self.request_id.is_some()
+    }
+
     /// Returns the identification of a request; `None` if none is configured. `random` returns
     /// random numbers.
     pub(crate) fn of(&self, fields: &Fields<'_>, random: impl Fn() -> u64) -> Option<Trace> {
-        if self.context == Context::Pass && self.request_id.is_none() {
+        if !self.is_on() {
             return None;
         }
         let received = if self.context == Context::Join { TraceContext::of(fields) } else { None };
@@ -64,7 +72,7 @@ impl Tracing {
             return Some(Trace { context: before.followed_by(span), parent: Some(before.span) });
         }
         let number = u128::from(random()) << 64 | u128::from(random());
-        let is_sampled = self.sample.takes(random());
+        let is_sampled = self.sample.takes(&random);
         Some(Trace { context: TraceContext::begin(number, span, is_sampled), parent: None })
     }
 
@@ -135,9 +143,9 @@ impl Share {
         Ok(Self((share * u64::MAX as f64) as u64))
     }
 
-    /// Returns true for a part of all numbers: none for 0, all for 1.
-    pub(crate) fn takes(self, random: u64) -> bool {
-        random < self.0 || self.0 == u64::MAX
+    /// Returns true for a part of all random numbers: none for 0, all for 1.
+    pub(crate) fn takes(self, random: impl FnOnce() -> u64) -> bool {
+        self.0 == u64::MAX || (self.0 > 0 && random() < self.0)
     }
 }
 
@@ -199,7 +207,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_all_numbers() {
-        let takes = |share, random| Share::new("key", share).unwrap().takes(random);
+        let takes = |share, random| Share::new("key", share).unwrap().takes(|| random);
         assert!(!takes(0.0, 0) && takes(1.0, u64::MAX));
         assert!(takes(0.5, u64::MAX / 2 - 1) && !takes(0.5, u64::MAX / 2 + 1));
         for share in [-0.1, 1.1, f64::NAN] {
