@@ -51,6 +51,23 @@ pub(crate) struct Received {
     pub(crate) payload: Vec<u8>,
 }
 
+impl Received {
+    /// Reads a frame; `None` at the end of the connection.
+    pub(crate) fn read(tcp: &mut TcpStream) -> Option<Self> {
+        let mut head = [0; FRAME_HEAD_BYTES];
+        tcp.read_exact(&mut head).ok()?;
+        let [a, b, c, kind, flags, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        tcp.read_exact(&mut payload).ok()?;
+        Some(Self { kind, flags, stream: u32::from_be_bytes(stream), payload })
+    }
+
+    /// Reads frames until one has the kind.
+    pub(crate) fn read_until(tcp: &mut TcpStream, kind: u8) -> Option<Self> {
+        std::iter::from_fn(|| Self::read(tcp)).find(|frame| frame.kind == kind)
+    }
+}
+
 /// Response on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
@@ -97,22 +114,12 @@ impl Client {
 
     /// Reads a frame; `None` at the end of the connection.
     pub(crate) fn frame(&mut self) -> Option<Received> {
-        let mut head = [0; FRAME_HEAD_BYTES];
-        self.tcp.read_exact(&mut head).ok()?;
-        let [a, b, c, kind, flags, stream @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        self.tcp.read_exact(&mut payload).ok()?;
-        Some(Received { kind, flags, stream: u32::from_be_bytes(stream), payload })
+        Received::read(&mut self.tcp)
     }
 
     /// Reads frames until one has the kind.
     pub(crate) fn until(&mut self, kind: u8) -> Option<Received> {
-        loop {
-            let frame = self.frame()?;
-            if frame.kind == kind {
-                return Some(frame);
-            }
-        }
+        Received::read_until(&mut self.tcp, kind)
     }
 
     /// Reads the responses to `count` streams, in the order of their ends.

@@ -3,8 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
+use strait_http2::PREFACE;
 use strait_http2::hpack::{Decoder, FieldList, encode};
-use strait_http2::{FRAME_HEAD_BYTES, PREFACE};
 use strait_proxy::{Clock, Config, Proxy};
 
 use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, Received, SETTINGS, frame, head};
@@ -123,22 +123,12 @@ impl Peer {
 
     /// Reads a frame; `None` at the end of the connection.
     pub(crate) fn frame(&mut self) -> Option<Received> {
-        let mut head = [0; FRAME_HEAD_BYTES];
-        self.tcp.read_exact(&mut head).ok()?;
-        let [a, b, c, kind, flags, stream @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        self.tcp.read_exact(&mut payload).ok()?;
-        Some(Received { kind, flags, stream: u32::from_be_bytes(stream), payload })
+        Received::read(&mut self.tcp)
     }
 
     /// Reads frames until one has the kind.
     pub(crate) fn until(&mut self, kind: u8) -> Option<Received> {
-        loop {
-            let frame = self.frame()?;
-            if frame.kind == kind {
-                return Some(frame);
-            }
-        }
+        Received::read_until(&mut self.tcp, kind)
     }
 
     /// Reads the next head of a request, or trailers.

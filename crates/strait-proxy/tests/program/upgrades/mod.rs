@@ -17,7 +17,7 @@ use strait_http2::{FRAME_HEAD_BYTES, PREFACE};
 
 use self::rig::{Service, await_end, has_ended, is_hit, signal, toml};
 use crate::body::Body;
-use crate::client::{await_hit, get};
+use crate::client::{Client, await_hit, get};
 use crate::origin::{Gate, Origin, send_body, send_body_behind};
 use crate::rig::{LIMIT, everyones_copy, status};
 
@@ -105,18 +105,25 @@ fn connections_of_the_old_process_end_with_their_responses() {
     await_end(old);
 }
 
-#[test]
-fn tunnel_stays_open_in_the_old_process() {
+/// Starts a forward proxy with a further line of the configuration, and opens a tunnel. Returns the
+/// client, and the listener at the other end.
+fn tunnel(config: &str) -> (Service, Client, TcpListener) {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = far.local_addr().unwrap().port();
     let config = format!(
-        "listen = [\"127.0.0.1:0\"]\naccess.reach = [\"127.0.0.0/8\"]\naccess.connect_ports = [{port}]\n"
+        "listen = [\"127.0.0.1:0\"]\naccess.reach = [\"127.0.0.0/8\"]\naccess.connect_ports = [{port}]\n{config}"
     );
     let service = Service::launch(&config, |program, options| Launch::new(program).args(options));
     let mut client = service.client();
     let request = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     client.stream.write_all(request.as_bytes()).unwrap();
     assert_eq!(client.head().unwrap().status, 200);
+    (service, client, far)
+}
+
+#[test]
+fn tunnel_stays_open_in_the_old_process() {
+    let (service, mut client, far) = tunnel("");
     let (mut far, _) = far.accept().unwrap();
     let old = service.newest();
     service.upgrade();
@@ -132,16 +139,7 @@ fn tunnel_stays_open_in_the_old_process() {
 
 #[test]
 fn old_process_fails_with_its_successor_and_leaves_the_status_to_the_service_manager() {
-    let far = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = far.local_addr().unwrap().port();
-    let config = format!(
-        "listen = [\"127.0.0.1:0\"]\naccess.reach = [\"127.0.0.0/8\"]\naccess.connect_ports = [{port}]\n"
-    );
-    let service = Service::launch(&config, |program, options| Launch::new(program).args(options));
-    let mut client = service.client();
-    let request = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
-    client.stream.write_all(request.as_bytes()).unwrap();
-    assert_eq!(client.head().unwrap().status, 200);
+    let (service, client, far) = tunnel("");
     let old = service.newest();
     let new = service.upgrade();
     signal(new, Signal::KILL);
@@ -156,16 +154,7 @@ fn old_process_fails_with_its_successor_and_leaves_the_status_to_the_service_man
 
 #[test]
 fn tunnel_ends_when_the_time_to_drain_is_over() {
-    let far = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = far.local_addr().unwrap().port();
-    let config = format!(
-        "listen = [\"127.0.0.1:0\"]\naccess.reach = [\"127.0.0.0/8\"]\naccess.connect_ports = [{port}]\ntimeouts.drain = 1\n"
-    );
-    let service = Service::launch(&config, |program, options| Launch::new(program).args(options));
-    let mut client = service.client();
-    let request = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
-    client.stream.write_all(request.as_bytes()).unwrap();
-    assert_eq!(client.head().unwrap().status, 200);
+    let (service, mut client, _far) = tunnel("timeouts.drain = 1\n");
     let old = service.newest();
     service.upgrade();
     await_end(old);
