@@ -18,6 +18,8 @@ use crate::frame::Direction;
 /// Bytes read at once. The buffer grows only for a longer block, to that block's length; the
 /// decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
 const READ_BYTES: usize = 256 << 10;
+/// Maximum number of bytes kept of an interface's name.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Error of reading a capture file.
 #[derive(Debug, thiserror::Error)]
@@ -351,12 +353,18 @@ enum Pipe {
     NonBlocking,
 }
 
+/// Returns the start of a name. A file can have 65,536 interfaces with names of 64 KiB.
+fn cut_name(name: &str) -> String {
+    let end = name.floor_char_boundary(NAME_BYTES_MAX);
+    name[..end].to_owned()
+}
+
 fn store(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sections: &mut u64) {
     match record {
         Record::Interface { interface, .. } => interfaces.push(FileInterface {
             link_type: u32::from(interface.linktype.0),
             snaplen: interface.snaplen,
-            name: interface.name.map(str::to_owned),
+            name: interface.name.map(cut_name),
             statistics: None,
         }),
         Record::Statistics(statistics) => {

@@ -28,7 +28,7 @@ pub enum Unusable {
     #[error("it has changed since it was indexed")]
     Stale,
     /// Another user owns the index.
-    #[error("its index belongs to another user")]
+    #[error("its index belongs to another user, or others can write to it")]
     Planted,
     /// The index is damaged, or has another version.
     #[error("its index is not valid: {0}")]
@@ -76,9 +76,9 @@ pub fn load(path: &Path, capture: &File) -> Result<Index, Unusable> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unusable::Missing),
         Err(error) => return Err(error.into()),
     };
-    let (found, owner) = (file.metadata()?, capture.metadata()?.uid());
-    let trusted = [owner, rustix::process::geteuid().as_raw(), 0];
-    if !found.is_file() || !trusted.contains(&found.uid()) {
+    let (found, captured) = (file.metadata()?, capture.metadata()?);
+    let trusted = [captured.uid(), rustix::process::geteuid().as_raw(), 0];
+    if !found.is_file() || !trusted.contains(&found.uid()) || is_writable_by_more(&found, &captured) {
         return Err(Unusable::Planted);
     }
     if found.len() > INDEX_BYTES_MAX as u64 {
@@ -89,6 +89,13 @@ pub fn load(path: &Path, capture: &File) -> Result<Index, Unusable> {
     file.by_ref().take(INDEX_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     let index = Index::parse(bytes)?;
     if identity(capture)? == *index.identity() { Ok(index) } else { Err(Unusable::Stale) }
+}
+
+/// Returns true if an index can be written to by users who cannot write to the capture file.
+fn is_writable_by_more(index: &Metadata, capture: &Metadata) -> bool {
+    let by_group = index.mode() & 0o020 != 0;
+    let by_captures_group = capture.mode() & 0o020 != 0 && capture.gid() == index.gid();
+    by_group && !by_captures_group || index.mode() & !capture.mode() & 0o002 != 0
 }
 
 /// Returns the identity of a capture file.

@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
@@ -37,6 +38,14 @@ impl Replacement {
         }
         let file = openat(&entry.directory, &name, flags, Mode::from_raw_mode(0o666))?;
         Ok(Self { entry, name, file: file.into(), is_renamed: false })
+    }
+
+    /// Sets the mode.
+    ///
+    /// # Errors
+    /// It cannot be set.
+    pub fn permit(&self, mode: u32) -> io::Result<()> {
+        self.file.set_permissions(fs::Permissions::from_mode(mode))
     }
 
     /// Removes everything after the first `bytes` bytes, which are written.
@@ -86,6 +95,12 @@ pub fn part_name(name: &OsStr) -> OsString {
     part.push(name);
     part.push(format!(".{}", std::process::id()));
     part
+}
+
+/// Returns true if both paths lead to one existing file.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Writes `content` to `path` completely, or leaves an existing file unchanged.

@@ -1,12 +1,15 @@
 //! `--index`: writes the indexes of capture files.
 
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use strait_capture::file::PacketRef;
 use strait_capture::index::{build, path_of};
 use strait_program::Error;
 use strait_program::output::warn;
-use strait_program::replace::replace;
+use strait_program::replace::Replacement;
 use strait_table::flows::FlowIds;
 
 use crate::error::of_file;
@@ -34,5 +37,13 @@ fn write_one(file: &str, ids: &mut FlowIds) -> Result<(), Error> {
         |packet: &PacketRef<'_>| ids.of(packet.bytes, u16::try_from(packet.link_type).unwrap_or(u16::MAX));
     let index = build(file, flow_of).map_err(|error| Error::failed(error.to_string()))?;
     let path = path_of(Path::new(file));
-    replace(&path, &index).map_err(|error| of_file("write", &path, error))
+    replace(Path::new(file), &path, &index).map_err(|error| of_file("write", &path, error))
+}
+
+/// Writes the index with the mode of its capture file, of which it tells the flows and times.
+fn replace(capture: &Path, path: &Path, index: &[u8]) -> io::Result<()> {
+    let mut file = Replacement::create(path)?;
+    file.permit(fs::metadata(capture)?.mode() & 0o666)?;
+    file.write_all(index)?;
+    file.complete()
 }

@@ -20,6 +20,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use futures::StreamExt as _;
 use strait_os::process::CAP_DAC_OVERRIDE;
 use strait_program::output::warn;
+use strait_program::replace::is_same_file;
 use strait_program::{Error, Streams, pages, parse};
 
 use crate::capture::retrieve::{self, Retrieved};
@@ -137,6 +138,7 @@ impl Query {
             return index::write(&self.arguments());
         }
         let (sql, files) = self.sql_and_files()?;
+        self.refuse_own_input(&files)?;
         let engine = Engine::new(Sources::find(&files)?, self.limits())?;
         let result = on_large_stack(|| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -166,6 +168,19 @@ impl Query {
             return Err(Error::usage(format!("--run {name}: give capture files, or a directory of tables")));
         }
         Ok((library::find(name)?.sql.to_owned(), files))
+    }
+
+    /// Returns an error if the result would replace a file from which it comes.
+    fn refuse_own_input(&self, files: &[String]) -> Result<(), Error> {
+        let outputs = [("--output", &self.output), ("--pcap", &self.pcap)];
+        for (option, path) in outputs.into_iter().filter_map(|(option, path)| Some((option, path.as_ref()?)))
+        {
+            if let Some(file) = files.iter().chain(&self.from).find(|file| is_same_file(path, file.as_ref()))
+            {
+                return Err(Error::usage(format!("{option} would replace {file}: write to another file")));
+            }
+        }
+        Ok(())
     }
 
     /// Returns all arguments, if none of them is SQL.

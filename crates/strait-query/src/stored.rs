@@ -22,8 +22,10 @@ use crate::source::{self, Stored};
 
 /// Suffix of complete files.
 const SUFFIX: &str = ".parquet";
-/// Maximum depth of directories that are searched for a file: three partitions, and one more.
-const DEPTH_MAX: usize = 4;
+/// Depth of the directories of files: one for each partition.
+const DEPTH: usize = PARTITIONS.len();
+/// Maximum depth of directories that are searched for files.
+const DEPTH_MAX: usize = DEPTH + 1;
 
 /// Returns the table `name` of these files and directories.
 ///
@@ -37,10 +39,14 @@ pub(crate) async fn table(
     let mut urls = Vec::new();
     for part in parts {
         match part {
-            Stored::Directory(path) if find_file(path, DEPTH_MAX, &|_| Some(()))?.is_some() => {
-                urls.push(url(path, true)?);
+            Stored::Directory(path) => {
+                if let Some(error) = find_file(path, DEPTH_MAX, &|file| left_out(path, file))? {
+                    return Err(error);
+                }
+                if find_file(path, DEPTH_MAX, &|_| Some(()))?.is_some() {
+                    urls.push(url(path, true)?);
+                }
             }
-            Stored::Directory(_) => {}
             Stored::File(path) => urls.push(url(path, false)?),
         }
     }
@@ -56,6 +62,17 @@ pub(crate) async fn table(
     let config =
         ListingTableConfig::new_with_multi_paths(urls).with_listing_options(options).with_schema(schema);
     Ok(Arc::new(ListingTable::try_new(config).map_err(|error| of_query(&error))?))
+}
+
+/// Returns an error for a file that the engine would leave out without a word: it is empty, or not
+/// in a partition of the table's directory.
+fn left_out(directory: &Path, file: &Path) -> Option<Error> {
+    let depth = file.strip_prefix(directory).map_or(0, |path| path.components().count() - 1);
+    if depth != DEPTH {
+        return Some(of_file("read", file, "it is not below date=/hour=/sensor=: query it by its name"));
+    }
+    let is_empty = fs::metadata(file).is_ok_and(|found| found.len() == 0);
+    is_empty.then(|| of_file("read", file, "it is empty: remove it"))
 }
 
 /// Returns the columns of all files: captures can select different ones.

@@ -17,6 +17,7 @@ use strait_capture::sink::{
 use strait_ledger::{Grouped, Report};
 use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use strait_os::{clock, output};
+use strait_program::replace::is_same_file;
 use strait_table::flows::FlowIds;
 
 use super::owners::{OwnerText, Tally};
@@ -90,7 +91,7 @@ impl Args {
             Some("-") if io::stdout().is_terminal() => {
                 usage("-w - would write to the terminal: redirect it, or give -w a file")
             }
-            Some(write) if files.iter().any(|read| is_same_file(write, read)) => {
+            Some(write) if files.iter().any(|read| is_same_file(write.as_ref(), read.as_ref())) => {
                 usage("-r and -w name the same file: write to another file")
             }
             _ => Ok(()),
@@ -243,11 +244,6 @@ fn format_of(file: &str) -> Format {
     let extension = std::path::Path::new(file).extension().unwrap_or_default();
     let is_pcap = ["pcap", "cap"].iter().any(|pcap| extension.eq_ignore_ascii_case(pcap));
     if is_pcap { Format::Pcap } else { Format::Pcapng }
-}
-
-fn is_same_file(one: &str, other: &str) -> bool {
-    let identity = |path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
-    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Settings of a file beside those of its sink.

@@ -16,8 +16,11 @@ use strait_program::Error;
 use strait_table::Packet;
 use strait_table::flows::{community_id_of, flow_id};
 
-/// Maximum number of rows: a hundred bytes of memory each.
-const ROWS_MAX: usize = 10_000_000;
+/// Maximum number of rows: up to 250 bytes of memory each.
+const ROWS_MAX: usize = 5_000_000;
+
+/// Latest time of a row. Tables have it for later packets, too.
+const TIME_MAX: u64 = i64::MAX as u64;
 
 /// Maximum number of flows that are looked for in a part of a file. A part with more is read.
 const CANDIDATES_MAX: usize = 100_000;
@@ -119,7 +122,7 @@ impl Selection {
 
     /// Returns true if a part of a file may have selected packets; false only if it has none.
     pub(crate) fn may_be_in(&self, part: &Part<'_>) -> bool {
-        let (first, last) = (part.first_ns, part.last_ns);
+        let (first, last) = (part.first_ns.min(TIME_MAX), part.last_ns.min(TIME_MAX));
         if part.packets == 0 || self.whole.is_none_or(|(start, end)| last < start || first > end) {
             return false;
         }
@@ -139,7 +142,7 @@ impl Selection {
 
     /// Returns true if a packet is selected.
     pub(crate) fn has(&self, packet: &Packet<'_>) -> bool {
-        let time = packet.time_ns;
+        let time = packet.time_ns.min(TIME_MAX);
         if self.whole.is_none_or(|(first, last)| time < first || time > last) {
             return false;
         }

@@ -3,7 +3,8 @@
 mod parquet;
 mod table;
 
-use std::io::{self, Write as _};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use datafusion::arrow::array::RecordBatch;
@@ -11,6 +12,7 @@ use datafusion::arrow::csv;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json::writer::{LineDelimited, WriterBuilder};
+use strait_os::text::printable;
 use strait_program::Error;
 
 use self::parquet::ParquetOutput;
@@ -47,7 +49,7 @@ impl Output {
             Form::Table => Self::Table(TableOutput::new(schema)),
             Form::Csv => {
                 // The line of names comes also before no rows.
-                print(&csv(&RecordBatch::new_empty(schema.clone()), true)?)?;
+                print(&csv(&RecordBatch::new_empty(schema.clone()), true)?, printable)?;
                 Self::Csv
             }
             Form::Json => Self::Json,
@@ -62,8 +64,8 @@ impl Output {
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), Error> {
         match self {
             Self::Table(table) => table.write(batch),
-            Self::Csv => print(&csv(batch, false)?),
-            Self::Json => print(&json(batch)?),
+            Self::Csv => print(&csv(batch, false)?, printable),
+            Self::Json => print(&json(batch)?, json_escaped),
             Self::Parquet(file) => file.write(batch),
         }
     }
@@ -82,10 +84,31 @@ impl Output {
 }
 
 /// Writes bytes to standard output. The encoders write to memory, as they hide the error of a
-/// closed pipe.
-fn print(bytes: &[u8]) -> Result<(), Error> {
+/// closed pipe. Text of packets must not control a terminal: there it is escaped by `escape`.
+fn print(bytes: &[u8], escape: impl FnOnce(&str) -> String) -> Result<(), Error> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(Error::Output)
+    let written = if out.is_terminal() {
+        out.write_all(escape(&String::from_utf8_lossy(bytes)).as_bytes())
+    } else {
+        out.write_all(bytes)
+    };
+    written.and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+/// Escapes what [`printable`] does, and every other character outside ASCII, as JSON does it.
+fn json_escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || c.is_ascii() && !c.is_control() {
+            escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string does not fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
 }
 
 fn csv(batch: &RecordBatch, has_header: bool) -> Result<Vec<u8>, Error> {

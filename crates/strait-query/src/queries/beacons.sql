@@ -1,11 +1,16 @@
 -- Connections that repeat at regular intervals: at least 10, which deviate by less than 10 percent
-with gaps as (
+with rows as (
+  select *, lag(flowEndReason) over (
+    partition by communityId order by flowStartNanoseconds) as reason_before
+  from flows
+), gaps as (
   select sourceAddress as source, destinationAddress as destination,
     destinationTransportPort as port,
     cast(flowStartNanoseconds as bigint) - lag(cast(flowStartNanoseconds as bigint)) over (
       partition by sourceAddress, destinationAddress, destinationTransportPort
       order by flowStartNanoseconds) as gap
-  from flows
+  from rows
+  where reason_before is null or reason_before <> 2 -- the row of a flow that goes on
 )
 select source, destination, port, count(*) + 1 as connections,
   round(avg(gap) / 1e9, 3) as interval_seconds,

@@ -220,3 +220,21 @@ fn damaged_files_get_no_index_and_do_not_stop_the_others() {
     assert_eq!(refused(&["--index"], 2), "--index: give capture files");
     assert!(refused(&["--index", "/dev/null"], 1).contains("only a regular file can have an index"));
 }
+
+#[test]
+fn an_index_has_the_mode_of_its_capture_and_is_not_used_if_others_can_write_to_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_scene, path) = scene();
+    let index = path_of(&path);
+    let permit = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    for (mode, refused) in [(0o600, 0o620), (0o644, 0o664), (0o644, 0o646)] {
+        permit(&path, mode);
+        index_files(&[&path]);
+        assert_eq!(fs::metadata(&index).unwrap().permissions().mode() & 0o777, mode);
+        let capture = File::open(&path).unwrap();
+        load(&path, &capture).unwrap();
+        permit(&index, refused);
+        let reason = load(&path, &capture).unwrap_err().to_string();
+        assert!(reason.contains("others can write to it"), "{reason}");
+    }
+}

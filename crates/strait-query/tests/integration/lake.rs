@@ -160,3 +160,18 @@ fn directories_and_files_with_different_columns_are_one_table() {
     let file = text(&file_of(&directory, "dns"));
     assert_eq!(printed(&["--csv", "select count(*) as n from dns", &file]), "n\n7\n");
 }
+
+#[test]
+fn files_that_would_be_left_out_are_refused() {
+    let (_scene, directory) = lake();
+    let stored = file_of(&directory, "flows");
+    let misplaced = Path::new(&directory).join("flows/copy.parquet");
+    fs::copy(&stored, &misplaced).unwrap();
+    let sql = "select count(*) as n from flows";
+    let message = refused(&[sql, &directory], 1);
+    assert!(message.contains("copy.parquet") && message.contains("query it by its name"), "{message}");
+    fs::remove_file(&misplaced).unwrap();
+    fs::write(stored.with_file_name("empty.parquet"), "").unwrap();
+    let message = refused(&[sql, &directory], 1);
+    assert!(message.contains("empty.parquet") && message.contains("it is empty"), "{message}");
+}

@@ -43,6 +43,22 @@ fn packets_of_selected_messages_and_times_are_written() {
 }
 
 #[test]
+fn a_result_does_not_replace_a_file_of_its_query() {
+    let scene = Scene::new();
+    let (capture, sql) = (scene.capture(), "select * from flows where sourceTransportPort = 40000");
+    let before = std::fs::read(&capture).unwrap();
+    let linked = text(&scene.path("linked.pcap"));
+    std::os::unix::fs::symlink(&capture, &linked).unwrap();
+    for (option, out) in [("--pcap", &capture), ("--pcap", &linked), ("--output", &capture)] {
+        let message = refused(&[option, out, sql, &capture], 2);
+        assert_eq!(message, format!("{option} would replace {capture}: write to another file"));
+    }
+    let message = refused(&["--pcap", &capture, "--from", &capture, "select 1"], 2);
+    assert!(message.starts_with("--pcap would replace"), "{message}");
+    assert_eq!(std::fs::read(&capture).unwrap(), before);
+}
+
+#[test]
 fn packets_of_rows_of_tables_come_from_other_files() {
     let scene = Scene::new();
     let (path, directory) = (text(&scene.path("selected.pcapng")), scene.path("lake"));

@@ -87,7 +87,12 @@ fn a_query_needs_no_file_and_an_empty_result_is_no_error() {
 fn a_limited_query_ends_without_the_rest_of_its_files() {
     let scene = Scene::new();
     let capture = scene.capture();
-    let files: Vec<&str> = std::iter::repeat_n(capture.as_str(), 64).collect();
+    // A file that is read to its cut end would be reported.
+    let whole = fs::read(&capture).unwrap();
+    let cut = scene.path("cut.pcap");
+    fs::write(&cut, &whole[..whole.len() - 1]).unwrap();
+    let cut = text(&cut);
+    let files = std::iter::repeat_n(capture.as_str(), 64).chain(std::iter::repeat_n(cut.as_str(), 64));
     let arguments: Vec<&str> =
         ["--csv", "select length from packets limit 1"].into_iter().chain(files).collect();
     assert_eq!(printed(&arguments), "length\n54\n");

@@ -157,6 +157,11 @@ pub(crate) fn scenes() -> Traffic {
         let after = 100 * SECOND + number * number * 7 * SECOND;
         traffic.connection(after, [(32, 50_000 + number as u16), (33, 8443)], 5 * MILLISECOND, [10, 10]);
     }
+    // A stream that lasts has a row each minute, and is no beacon.
+    for number in 0..60 {
+        let after = 5000 * SECOND + number * 10 * SECOND;
+        traffic.udp(after, [(30, 5000), (2, 4500)], b"");
+    }
     // Two hours later a destination that is new.
     traffic.connection(7200 * SECOND, [(1, 40_003), (99, 443)], 10 * MILLISECOND, [20, 20]);
     traffic

@@ -219,6 +219,8 @@ impl Flow {
 
     /// Counts a packet. Returns true if it ends the flow.
     pub(super) fn take(&mut self, headers: &Headers, is_swapped: bool) -> bool {
+        // Lanes deliver packets of a flow out of order.
+        self.start_ns = self.start_ns.min(headers.time_ns);
         self.last_ns = self.last_ns.max(headers.time_ns);
         let from = usize::from(is_swapped != self.is_swapped);
         let Some(internet) = headers.internet else { return false };

@@ -249,6 +249,8 @@ fn response_captured_before_its_syn_is_of_the_same_connection() {
     let rows = run(FlowLimits::default(), &packets);
     assert_eq!((reasons(&rows), rows[0].source.to_string()), (vec![4], "10.0.0.2".into()));
     assert_eq!(rows[0].sides.map(|side| (side.packets, side.retransmitted)), [(2, 0), (1, 0)]);
+    let times = packets.iter().map(|packet| packet.time_ns);
+    assert_eq!((Some(rows[0].start_ns), Some(rows[0].end_ns)), (times.clone().min(), times.max()));
     packets[1] = segment(MS, CLIENT, SYN, [99, 0], 0, 65535);
     assert_eq!(reasons(&run(FlowLimits::default(), &packets)), [3, 4], "the SYN of another one");
 }
