@@ -127,6 +127,9 @@ pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
             return Some(bytes);
         }
         let Some((area, _, file)) = next else { break };
+        if area == Area::Window && end == u64::MAX && grow_main(shared, &file) {
+            continue;
+        }
         if area == Area::Window {
             shared.popularity.count_written(file.share.bytes(), shared.index.len());
             shared.index.age_to(shared.popularity.agings());
@@ -140,6 +143,11 @@ pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
     let (_, file) = stayed.into_iter().min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     drop_file(shared, &file);
     Some(file.share.bytes())
+}
+
+/// Moves a file of the window to main as a whole, behind all files, while main grows.
+fn grow_main(shared: &Shared, file: &Arc<SegmentFile>) -> bool {
+    shared.popularity.policy().grows_main() && shared.segments.requeue(file)
 }
 
 /// Returns the next file to evict, with its area and position.

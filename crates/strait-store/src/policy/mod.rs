@@ -14,7 +14,8 @@
 //! areas are queues of files, and the first file of one of them is evicted as a whole. The cut is a
 //! moving average of the scores of the best objects that main dropped. An object moves to main, or
 //! stays in it, only if its score is higher, so main seldom has to be evicted, and few bytes are
-//! written twice. Numbers of requests are halved each time that a part of the capacity was written.
+//! written twice. Until main has dropped its first object it is empty or grows: then whole files
+//! move to it, without a choice and without a copy. Numbers of requests are halved each time that a part of the capacity was written.
 //! The [`Tuner`] chooses that part and the size of the window, which together are a [`Balance`].
 
 mod dropped;
@@ -117,8 +118,8 @@ pub struct Selection<T> {
 pub struct Policy {
     capacity_bytes: u64,
     balance: Balance,
-    /// Score that an object must exceed to be admitted to main.
-    cut: f64,
+    /// Score that an object must exceed to be admitted to main; `None` before main has dropped any.
+    cut: Option<f64>,
     /// Bytes written since the last aging.
     written_bytes: u64,
 }
@@ -126,7 +127,7 @@ pub struct Policy {
 impl Policy {
     /// Policy of a cache of `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { capacity_bytes, balance: Balance::default(), cut: 0.0, written_bytes: 0 }
+        Self { capacity_bytes, balance: Balance::default(), cut: None, written_bytes: 0 }
     }
 
     /// Returns the capacity of the cache in bytes.
@@ -134,8 +135,11 @@ impl Policy {
         self.capacity_bytes
     }
 
-    /// Sets the capacity of the cache.
+    /// Sets the capacity of the cache. Main grows with it.
     pub fn set_capacity(&mut self, capacity_bytes: u64) {
+        if capacity_bytes > self.capacity_bytes {
+            self.cut = None;
+        }
         self.capacity_bytes = capacity_bytes;
     }
 
@@ -153,7 +157,17 @@ impl Policy {
     /// Returns true if an object of an area may move to main, or stay in it.
     pub fn admits<T>(&self, area: Area, candidate: &Candidate<T>) -> bool {
         let factor = if area == Area::Window { ADMISSION_FACTOR } else { 1.0 };
-        candidate.score() > self.cut * factor
+        self.cut.is_none_or(|cut| candidate.score() > cut * factor)
+    }
+
+    /// Returns true while main grows: a file of the window then moves to main as a whole.
+    pub fn grows_main(&self) -> bool {
+        self.cut.is_none()
+    }
+
+    /// Adds the score of an object that main has dropped or compared to the cut.
+    fn learn(&mut self, score: f64, weight: f64) {
+        self.cut = Some(self.cut.map_or(score, |cut| cut + weight * (score - cut)));
     }
 
     /// Selects the objects of a segment of `segment_bytes` that stay.
@@ -178,7 +192,7 @@ impl Policy {
         if area == Area::Main
             && let Some(best) = selection.dropped.first()
         {
-            self.cut += CUT_WEIGHT * (best.score() - self.cut);
+            self.learn(best.score(), CUT_WEIGHT);
         }
         selection
     }
@@ -189,7 +203,7 @@ impl Policy {
         let stays = self.admits(area, candidate);
         if area == Area::Main {
             let weight = if stays { STAYED_WEIGHT } else { CUT_WEIGHT };
-            self.cut += weight * (candidate.score() - self.cut);
+            self.learn(candidate.score(), weight);
         }
         stays
     }
@@ -200,7 +214,7 @@ impl Policy {
         let is_due = self.written_bytes as f64 >= self.balance.half_life * self.capacity_bytes as f64;
         if is_due {
             self.written_bytes = 0;
-            self.cut /= 2.0;
+            self.cut = self.cut.map(|cut| cut / 2.0);
         }
         is_due
     }

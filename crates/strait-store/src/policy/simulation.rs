@@ -151,6 +151,12 @@ impl Simulation {
                 [wanted, wanted.other()].map(|area| (!self.queue(area).files.is_empty()).then_some(area));
             let Some(area) = found.into_iter().flatten().next() else { return };
             let Some(file) = self.queue(area).files.pop_front() else { return };
+            if area == Area::Window && self.popularity.policy().grows_main() {
+                self.window.bytes -= file.bytes;
+                self.main.bytes += file.bytes;
+                self.main.files.push_back(file);
+                continue;
+            }
             self.begin_eviction(area, &file);
             let candidates = file.hashes.iter().filter_map(|hash| self.take(*hash, file.number)).collect();
             if self.is_own(file.bytes) && file.hashes.len() == 1 {
