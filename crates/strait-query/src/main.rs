@@ -8,6 +8,7 @@ mod capture;
 mod engine;
 mod error;
 mod index;
+mod interrupt;
 mod library;
 mod output;
 mod source;
@@ -15,6 +16,7 @@ mod stored;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use futures::StreamExt as _;
@@ -26,6 +28,7 @@ use strait_program::{Error, Streams, pages, parse};
 use crate::capture::retrieve::{self, Retrieved};
 use crate::capture::{Defects, Selection};
 use crate::engine::{Engine, Limits};
+use crate::interrupt::Interrupt;
 use crate::output::{Form, Output};
 use crate::source::Sources;
 
@@ -102,6 +105,9 @@ enum Command {
 /// Stack of a thread. The system gives memory only to the used part.
 const STACK_BYTES: usize = 64 << 20;
 
+/// Time in which an interrupted query removes its temporary files.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
+
 /// Smallest permitted memory.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
@@ -140,16 +146,22 @@ impl Query {
         let (sql, files) = self.sql_and_files()?;
         self.refuse_own_input(&files)?;
         let engine = Engine::new(Sources::find(&files)?, self.limits())?;
+        let interrupt = Interrupt::on_signals()?;
         let result = on_large_stack(|| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.enable_all().thread_stack_size(STACK_BYTES).build();
             let runtime = runtime.map_err(|error| Error::failed(format!("start threads: {error}")))?;
             let result = match &self.pcap {
-                Some(path) => runtime.block_on(select(&engine, &sql, path, &self.from)),
-                None => runtime.block_on(run(&engine, &sql, &self.form())),
+                Some(path) => runtime.block_on(select((&engine, interrupt), &sql, path, &self.from)),
+                None => runtime.block_on(run((&engine, interrupt), &sql, &self.form())),
             };
-            // A thread may still read a file of which the query needs no more rows.
-            runtime.shutdown_background();
+            if interrupt.is_set() {
+                // The threads remove their temporary files.
+                runtime.shutdown_timeout(SHUTDOWN_MAX);
+            } else {
+                // A thread may still read a file of which the query needs no more rows.
+                runtime.shutdown_background();
+            }
             result
         });
         let defects = engine.defects().take();
@@ -215,10 +227,10 @@ fn on_large_stack(run: impl FnOnce() -> Result<(), Error> + Send) -> Result<(), 
 }
 
 /// Runs a query and writes its rows.
-async fn run(engine: &Engine, sql: &str, form: &Form) -> Result<(), Error> {
-    let mut rows = engine.query(sql).await?;
+async fn run((engine, interrupt): (&Engine, Interrupt), sql: &str, form: &Form) -> Result<(), Error> {
+    let mut rows = interrupt.or(engine.query(sql)).await??;
     let mut output = Output::open(form, &rows.schema())?;
-    while let Some(batch) = rows.next().await {
+    while let Some(batch) = interrupt.or(rows.next()).await? {
         output.write(&batch.map_err(|error| error::of_query(&error))?)?;
     }
     output.finish()
@@ -226,16 +238,21 @@ async fn run(engine: &Engine, sql: &str, form: &Form) -> Result<(), Error> {
 
 /// Runs a query and writes the packets of its rows, from the capture files `from`, or if there are
 /// none from those of the query.
-async fn select(engine: &Engine, sql: &str, path: &Path, from: &[String]) -> Result<(), Error> {
+async fn select(
+    (engine, interrupt): (&Engine, Interrupt),
+    sql: &str,
+    path: &Path,
+    from: &[String],
+) -> Result<(), Error> {
     let usage = || Error::usage("--pcap: give the capture files of the packets by --from FILE");
     let files = if from.is_empty() { engine.captures().ok_or_else(usage)? } else { from };
-    let mut rows = engine.query(sql).await?;
+    let mut rows = interrupt.or(engine.query(sql)).await??;
     let mut selection = Selection::default();
-    while let Some(batch) = rows.next().await {
+    while let Some(batch) = interrupt.or(rows.next()).await? {
         selection.add(&batch.map_err(|error| error::of_query(&error))?)?;
     }
     selection.close();
-    let retrieved = retrieve::write(path, files, &selection, engine.defects())?;
+    let retrieved = retrieve::write((path, interrupt), files, &selection, engine.defects())?;
     report_retrieved(path, &retrieved);
     Ok(())
 }

@@ -15,6 +15,7 @@ use super::parts::{Extent, IndexedFile, Packets};
 use super::read::row;
 use super::selection::Selection;
 use crate::error::of_file;
+use crate::interrupt::Interrupt;
 
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
@@ -35,14 +36,14 @@ pub(crate) struct Retrieved {
 /// in part. A defect of a file is recorded, and its earlier packets count.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written; a signal has interrupted the query.
 pub(crate) fn write(
-    path: &Path,
+    (path, interrupt): (&Path, Interrupt),
     files: &[String],
     selection: &Selection,
     defects: &SharedDefects,
 ) -> Result<Retrieved, Error> {
-    let mut out = Out::create(path)?;
+    let mut out = Out::create(path, interrupt)?;
     let mut retrieved = Retrieved::default();
     for file in files {
         if let Err(error) = copy_file(file, selection, &mut out, &mut retrieved)? {
@@ -97,6 +98,7 @@ fn copy(
     // Number of each interface of this file in the output.
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     loop {
+        out.interrupt.check()?;
         let interface = match packets.next() {
             Ok(None) => return Ok(Ok(())),
             Err(error) => return Ok(Err(error.to_string())),
@@ -123,6 +125,7 @@ fn copy(
 /// File that is being written.
 struct Out<'a> {
     path: &'a Path,
+    interrupt: Interrupt,
     file: Replacement,
     encoder: Encoder,
     buffer: Vec<u8>,
@@ -147,12 +150,22 @@ struct Mark {
 type InterfaceKey = (u32, u32, Option<String>);
 
 impl<'a> Out<'a> {
-    fn create(path: &'a Path) -> Result<Self, Error> {
+    fn create(path: &'a Path, interrupt: Interrupt) -> Result<Self, Error> {
         let file = Replacement::create(path).map_err(|error| of_file("create", path, error))?;
         let mut buffer = Vec::with_capacity(2 * WRITE_BYTES);
         let application = Some(concat!("strait ", env!("CARGO_PKG_VERSION")));
         let encoder = Encoder::begin(&mut buffer, &Section { application, ..Section::default() });
-        Ok(Self { path, file, encoder, buffer, numbers: HashMap::new(), first: None, packets: 0, written: 0 })
+        Ok(Self {
+            path,
+            interrupt,
+            file,
+            encoder,
+            buffer,
+            numbers: HashMap::new(),
+            first: None,
+            packets: 0,
+            written: 0,
+        })
     }
 
     /// Returns the state of the file.

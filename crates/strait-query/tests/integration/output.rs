@@ -1,5 +1,8 @@
 //! Forms of the result.
 
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use crate::traffic::{QUERY, SECOND, Traffic, dns};
 use crate::{Scene, printed, text};
 
@@ -53,4 +56,32 @@ fn text_of_packets_cannot_control_the_terminal() {
     traffic.write(&path);
     let table = printed(&["select query from dns", &text(&path)]);
     assert!(!table.contains('\x1b') && table.lines().count() == 3, "{table:?}");
+}
+
+#[test]
+fn an_interrupted_query_leaves_no_file() {
+    let scene = Scene::new();
+    let path = scene.path("result.parquet");
+    // Hours of work.
+    let sql = "select a.time from packets a, packets b, packets c, packets d order by a.length + b.length";
+    let mut query = Command::new(env!("CARGO_BIN_EXE_strait-query"))
+        .args(["--memory", "16MiB", "--output", &text(&path), sql, &scene.capture()])
+        .env("TMPDIR", scene.path("."))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let names = || std::fs::read_dir(scene.path(".")).unwrap().count();
+    while names() == 1 {
+        assert_eq!(query.try_wait().unwrap(), None, "the query has ended before its file was begun");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let kill = Command::new("kill").args(["-TERM", &query.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = query.wait_with_output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), message.as_str()),
+        (Some(1), "strait-query: the query was interrupted\n")
+    );
+    assert_eq!(names(), 1, "files are left");
 }
