@@ -72,7 +72,8 @@ impl Client {
                     self.events.push(format!("{} {stream} {is_last}", response.status));
                 }
                 Some(Event::Trailers { stream }) => {
-                    let names: Vec<_> = self.connection.trailers().map(|(name, _)| name).collect();
+                    let names: Vec<_> =
+                        self.connection.trailers().map(|(name, _)| String::from_utf8_lossy(name)).collect();
                     self.events.push(format!("trailers {stream} {}", names.join(" ")));
                 }
                 Some(Event::Reset { stream, code }) => self.events.push(format!("reset {stream} {code}")),

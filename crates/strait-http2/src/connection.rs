@@ -180,7 +180,7 @@ impl Connection {
     }
 
     /// Returns the fields of the trailers of the last event. Names are in lower case.
-    pub fn trailers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+    pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         fields(&self.list)
     }
 

@@ -557,6 +557,6 @@ fn check_dependency(stream: u32, payload: &[u8]) -> Result<(), ConnectionError> 
 }
 
 fn priority_of(request: &Request<'_>) -> Priority {
-    let field = request.fields().find(|(name, _)| *name == "priority");
+    let field = request.fields().find(|(name, _)| *name == b"priority");
     field.map_or_else(Priority::default, |(_, value)| Priority::parse(value))
 }

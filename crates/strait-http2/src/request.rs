@@ -26,7 +26,7 @@ pub(crate) type Malformed = &'static str;
 
 impl<'a> Request<'a> {
     /// Returns the header fields without the pseudo-header fields. Names are in lower case.
-    pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + Clone + use<'a> {
+    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         self.list.into_iter().flat_map(fields)
     }
 
@@ -83,7 +83,7 @@ impl<'a> Request<'a> {
         if !is_valid {
             return Err("missing, empty or excess pseudo-header fields");
         }
-        let hosts = || self.fields().filter(|(name, _)| *name == "host");
+        let hosts = || self.fields().filter(|(name, _)| *name == b"host");
         let is_same =
             |host: &[u8]| self.authority.is_none_or(|own| own.as_bytes().eq_ignore_ascii_case(host));
         if hosts().count() > 1 || !hosts().all(|(_, host)| is_same(host)) {
@@ -94,10 +94,8 @@ impl<'a> Request<'a> {
 }
 
 /// Returns the fields of a list without the pseudo-header fields.
-pub(crate) fn fields(list: &FieldList) -> impl Iterator<Item = (&str, &[u8])> + Clone {
-    list.iter()
-        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
-        .filter(|(name, _)| !name.starts_with(':'))
+pub(crate) fn fields(list: &FieldList) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    list.iter().filter(|(name, _)| !name.starts_with(b":"))
 }
 
 /// Checks the fields of trailers: no pseudo-header fields.

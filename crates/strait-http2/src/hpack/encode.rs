@@ -5,6 +5,21 @@ use super::huffman;
 
 /// Index of the first entry with a name other than a pseudo-header field's.
 const FIRST_NAME: usize = 14;
+/// For each letter and the one after the last, the index of the first entry with it or a later one:
+/// these entries are sorted by name.
+const FIRST_OF_LETTER: [u8; 27] = first_of_letter();
+
+const fn first_of_letter() -> [u8; 27] {
+    let (mut firsts, mut letter, mut at) = ([0; 27], 0, FIRST_NAME);
+    while letter < firsts.len() {
+        while at < STATIC.len() && (STATIC[at].0.as_bytes()[0] as usize) < b'a' as usize + letter {
+            at += 1;
+        }
+        firsts[letter] = at as u8;
+        letter += 1;
+    }
+    firsts
+}
 
 /// Appends the announcement that the encoder uses no dynamic table. It must come first in the first
 /// block of a connection, and then holds for every later size that the peer allows.
@@ -37,12 +52,16 @@ fn find(name: &[u8], value: &[u8]) -> (usize, bool) {
             None => (entries().next().map_or(0, |(at, _)| at + 1), false),
         };
     }
-    // These entries are sorted by name.
-    let names = &STATIC[FIRST_NAME..];
-    match names.binary_search_by(|entry| entry.0.as_bytes().cmp(name)) {
-        Ok(at) => (FIRST_NAME + at + 1, false),
-        Err(_) => (0, false),
-    }
+    let Some(letter) = name.first().and_then(|first| first.checked_sub(b'a')).map(usize::from) else {
+        return (0, false);
+    };
+    let Some(&[first, end]) = FIRST_OF_LETTER.get(letter..).and_then(<[u8]>::first_chunk) else {
+        return (0, false);
+    };
+    let mut candidates = usize::from(first)..usize::from(end);
+    // Names of other lengths are skipped without a comparison of their bytes.
+    let found = candidates.find(|at| STATIC[*at].0.as_bytes() == name);
+    (found.map_or(0, |at| at + 1), false)
 }
 
 /// Appends an integer with a prefix of `bits` behind the bits of `first` (RFC 7541, section 5.1).

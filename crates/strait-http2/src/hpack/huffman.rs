@@ -122,13 +122,14 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
         let (code, len) = CODES[usize::from(*byte)];
         held = held << len | u64::from(code);
         held_bits += u32::from(len);
-        while held_bits >= 8 {
-            held_bits -= 8;
-            out.push((held >> held_bits) as u8);
+        // The next code has at most 30 bits, so both fit.
+        if held_bits >= u32::BITS {
+            held_bits -= u32::BITS;
+            out.extend_from_slice(&((held >> held_bits) as u32).to_be_bytes());
         }
     }
-    if held_bits > 0 {
-        let padding = 8 - held_bits;
-        out.push((held << padding | ((1 << padding) - 1)) as u8);
-    }
+    // Padding consists of ones.
+    let left = u64::BITS - held_bits;
+    let last = held.checked_shl(left).unwrap_or(0) | u64::MAX.checked_shr(held_bits).unwrap_or(0);
+    out.extend_from_slice(&last.to_be_bytes()[..held_bits.div_ceil(8) as usize]);
 }

@@ -53,8 +53,8 @@ pub(crate) fn push_status_line(out: &mut Vec<u8>, status: u16) {
 }
 
 /// Writes a field line.
-pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.extend_from_slice(name.as_bytes());
+pub(crate) fn push_field(out: &mut Vec<u8>, name: impl AsRef<[u8]>, value: &[u8]) {
+    out.extend_from_slice(name.as_ref());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");

@@ -213,7 +213,7 @@ fn push_trace(head: &mut Vec<u8>, tracing: &Tracing, trace: &Trace) {
         push_field(head, TRACEPARENT, trace.context.value().as_bytes());
     }
     if let Some(name) = &tracing.request_id {
-        push_field(head, name, format!("{:032x}", trace.context.trace).as_bytes());
+        push_field(head, &**name, format!("{:032x}", trace.context.trace).as_bytes());
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn write_response(
     push_status_line(out, response.status);
     let has_body = !response.is_interim() && !is_to_head && !matches!(response.status, 204 | 304);
     let may_have_length = has_body || is_to_head || response.status == 304;
-    for (name, value) in response.fields().filter(|(name, _)| may_have_length || *name != "content-length") {
+    for (name, value) in response.fields().filter(|(name, _)| may_have_length || *name != b"content-length") {
         push_field(out, name, value);
     }
     let is_unknown = has_body && response.content_length.is_none();

@@ -126,7 +126,7 @@ impl Slot {
     }
 
     /// Ends the body with trailers. A body of a known length has no place for them in HTTP/1.1.
-    pub(super) fn end_with<'f>(&mut self, trailers: impl Iterator<Item = (&'f str, &'f [u8])>) {
+    pub(super) fn end_with<'f>(&mut self, trailers: impl Iterator<Item = (&'f [u8], &'f [u8])>) {
         let before = self.received.bytes.len();
         if self.is_chunked {
             let text = &mut self.received.bytes;

@@ -246,9 +246,15 @@ impl Http2Stream {
     /// Takes bytes of a head, and sends it once it is complete.
     fn write_head(&mut self, state: &mut State, mut before: Vec<u8>, bytes: &[u8]) -> io::Result<usize> {
         let known = before.len();
-        before.extend_from_slice(bytes);
-        let Some((response, len)) = head::own_response(&before).map_err(invalid)? else {
-            self.sink = Sink::Head(before);
+        // Most heads are written as a whole.
+        let text = if known == 0 {
+            bytes
+        } else {
+            before.extend_from_slice(bytes);
+            &before
+        };
+        let Some((response, len)) = head::own_response(text).map_err(invalid)? else {
+            self.sink = Sink::Head(text.to_vec());
             return Ok(bytes.len());
         };
         let body = framing::of_response(&response, self.method.name()).map_err(invalid)?;

@@ -55,6 +55,9 @@ impl Method {
     }
 }
 
+/// Bytes for which memory is taken at once; longer heads are rare.
+const HEAD_BYTES: usize = 512;
+
 /// Writes the head of a request. Returns true if its body is to be sent in chunks.
 pub(super) fn write_request(
     out: &mut Vec<u8>,
@@ -63,6 +66,7 @@ pub(super) fn write_request(
     form: TargetForm,
     has_body: bool,
 ) -> bool {
+    out.reserve(HEAD_BYTES);
     write_line(out, request, method, form);
     if let Some(authority) = request.authority {
         push_field(out, "Host", authority.as_bytes());
@@ -71,12 +75,12 @@ pub(super) fn write_request(
     for (name, value) in request.fields() {
         match name {
             // Equal to the authority, which was written as Host.
-            "host" if request.authority.is_some() => {}
+            b"host" if request.authority.is_some() => {}
             // The proxy's own follows.
-            "sec-websocket-key" if method == Method::WebSocket => {}
+            b"sec-websocket-key" if method == Method::WebSocket => {}
             // RFC 9113 s8.2.3: one field in HTTP/1.1.
-            "cookie" if cookies.is_empty() => cookies.extend_from_slice(value),
-            "cookie" => cookies.extend([b"; ", value].concat()),
+            b"cookie" if cookies.is_empty() => cookies.extend_from_slice(value),
+            b"cookie" => cookies.extend([b"; ", value].concat()),
             name => push_field(out, name, value),
         }
     }
@@ -148,7 +152,8 @@ pub(super) struct Fields {
 impl Fields {
     /// Fields of a response with that status.
     pub(super) fn of(response: &Response<'_>, status: u16) -> Self {
-        let mut fields = Self::default();
+        let count = response.fields.iter().count();
+        let mut fields = Self { text: Vec::with_capacity(HEAD_BYTES), fields: Vec::with_capacity(count + 1) };
         fields.push(":status", itoa::Buffer::new().format(status).as_bytes());
         for field in response.fields.iter().filter(|field| !is_of_connection(field.name)) {
             fields.push(field.name, field.value);
@@ -171,7 +176,9 @@ impl Fields {
     }
 
     pub(super) fn push(&mut self, name: &str, value: &[u8]) {
-        self.text.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
+        let start = self.text.len();
+        self.text.extend_from_slice(name.as_bytes());
+        self.text[start..].make_ascii_lowercase();
         self.text.extend_from_slice(value);
         self.fields.push((name.len(), value.len()));
     }
