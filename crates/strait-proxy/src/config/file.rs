@@ -123,6 +123,8 @@ pub struct Trace {
     pub sample: f64,
     /// Field with the number of the trace in requests to origins. Unset: none.
     pub request_id: Option<String>,
+    /// Collector of spans, as `http://HOST:PORT/v1/traces` (OTLP). Unset: none.
+    pub export: Option<String>,
 }
 
 /// Treatment of the trace context of a request.

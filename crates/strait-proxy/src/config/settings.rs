@@ -323,6 +323,12 @@ impl Settings {
         self.sites.as_ref().map(|sites| sites.server_limits(&self.gates)).unwrap_or_default()
     }
 
+    /// Returns true if spans are exported as with other settings.
+    pub(crate) fn exports_like(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.tracing.export.clone(), it.name.clone(), it.dns.clone());
+        of(self) == of(other)
+    }
+
     /// Returns true for a reverse proxy.
     pub(crate) fn is_reverse(&self) -> bool {
         self.sites.is_some()
