@@ -334,7 +334,7 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
-        self.links.borrow_mut().tidy();
+        self.links.borrow_mut().tidy(self.settings.origin_idle_max);
         let descriptors = &self.shared.descriptors;
         if let (true, Some(open)) = (descriptors.is_lowered(), files_open()) {
             descriptors.recover(files_allowed().saturating_sub(open) as u64);
