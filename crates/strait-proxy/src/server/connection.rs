@@ -106,7 +106,7 @@ impl Client {
         if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
             return;
         }
-        if current.worker().settings().http2_streams > 0 {
+        if current.worker().settings().http2.is_on(port.is_tls) {
             match self.begins_http2(current, is_idle).await {
                 Ok(true) => {
                     let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
