@@ -3,6 +3,7 @@
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use lab::wait_until;
@@ -13,8 +14,9 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
+use strait_proxy::{Bound, Clock, Inherited};
 
-use crate::rig::{LIMIT, Rig, read_head};
+use crate::rig::{Client, LIMIT, Rig, read_head};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
@@ -95,7 +97,11 @@ fn read(stream: &mut TcpStream) -> Option<(String, ExportTraceServiceRequest)> {
 
 /// Sends a request of a trace; returns the status of the response.
 fn ask(rig: &Rig, path: &str, flags: &str) -> u16 {
-    let mut client = rig.client();
+    ask_at(rig.proxy.address(), path, flags)
+}
+
+fn ask_at(proxy: SocketAddr, path: &str, flags: &str) -> u16 {
+    let mut client = Client::to(proxy);
     client.send(format!(
         "GET {path} HTTP/1.1\r\nHost: www.example:81\r\nUser-Agent: me\r\ntracestate: a=1\r\ntraceparent: 00-{TRACE}-{PARENT}-{flags}\r\n\r\n"
     ));
@@ -207,6 +213,30 @@ fn refused_spans_are_counted() {
     collector.answer("200 OK", &partial.encode_to_vec());
     ask(&rig, "/200/60/9/a", "01");
     wait_counted(&rig, "refused", (0, 2));
+}
+
+#[test]
+fn the_operator_learns_of_a_failure_and_of_its_end() {
+    let (collector, rig) = (Collector::start(), Rig::start(""));
+    let mut config = rig.config(&collector.config());
+    config.cache.dir = None;
+    let notes = Arc::<Mutex<Vec<String>>>::default();
+    let noted = notes.clone();
+    let bound = Bound::new(&config, Inherited::default()).unwrap();
+    let bound = bound.on_note(move |note| noted.lock().unwrap().push(note.to_owned()));
+    let proxy = bound.start(Clock::system()).unwrap();
+    let address = collector.address;
+    // One note for two failures.
+    for (status, count) in [("400 Bad Request", 1), ("404 Not Found", 1), ("200 OK", 2)] {
+        ask_at(proxy.address(), "/200/60/9/a", "01");
+        assert_eq!(collector.next().len(), 1);
+        collector.answer(status, &[]);
+        assert!(wait_until(LIMIT, || notes.lock().unwrap().len() == count), "{status}");
+    }
+    let failed =
+        format!("spans cannot be sent to {address}: status 400: they are dropped until it accepts them");
+    let again = format!("spans are sent to {address} again; lost spans: 2");
+    assert_eq!(*notes.lock().unwrap(), [failed, again]);
 }
 
 #[test]
