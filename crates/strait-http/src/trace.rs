@@ -71,6 +71,11 @@ impl TraceContext {
         self.flags & SAMPLED != 0
     }
 
+    /// Returns the flags of traceparent.
+    pub fn flags(self) -> u8 {
+        self.flags
+    }
+
     /// Returns the value of traceparent, of version 00.
     pub fn value(self) -> String {
         format!("00-{:032x}-{:016x}-{:02x}", self.trace, self.span, self.flags)

@@ -25,10 +25,17 @@ impl Connection {
 
     /// Returns the number of requests that may be sent now.
     pub fn room(&self) -> usize {
-        let most = self.limits.streams.min(self.peer.streams) as usize;
+        let in_use = |it: &&Stream| !it.is_released;
+        let open = self.streams.values().filter(in_use).filter(|it| !it.is_closed()).count();
         // Responses that their users still read take memory as well.
-        let of_memory = (self.limits.streams as usize).saturating_sub(self.streams.len());
-        if self.is_leaving() { 0 } else { most.saturating_sub(self.open_streams()).min(of_memory) }
+        let of_memory = self.streams.values().filter(in_use).count();
+        let of_memory = (self.limits.streams as usize).saturating_sub(of_memory);
+        if self.is_leaving() { 0 } else { self.most_streams().saturating_sub(open).min(of_memory) }
+    }
+
+    /// Returns the maximum of open streams.
+    fn most_streams(&self) -> usize {
+        self.limits.streams.min(self.peer.streams) as usize
     }
 
     /// Returns true if no more requests may ever be sent: one side has ended the connection, or all
@@ -37,8 +44,16 @@ impl Connection {
         self.is_closing || self.is_left || self.last_stream >= STREAM_MAX - 2
     }
 
-    fn open_streams(&self) -> usize {
-        self.streams.values().filter(|stream| !stream.is_closed()).count()
+    /// Resets streams that only wait for their end until another stream may be opened: at the
+    /// server they count as open (RFC 9113, section 5.1.2), and it may never end them.
+    fn make_room(&mut self) {
+        let is_open = |it: &&Stream| !it.is_closed();
+        let most = (self.most_streams(), self.limits.streams as usize);
+        while self.streams.values().filter(is_open).count() >= most.0 || self.streams.len() >= most.1 {
+            if !self.cut_oldest_released() {
+                return;
+            }
+        }
     }
 
     /// Sends the head of a request with these fields: pseudo-header fields first, names in lower
@@ -55,6 +70,7 @@ impl Connection {
         is_head: bool,
     ) -> Result<(u32, usize), ConnectionError> {
         fields.clone().try_for_each(|(name, value)| check_sent(name, value))?;
+        self.make_room();
         let id = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
         self.last_stream = id;
         let response = Some(Awaited { is_to_head: is_head, has_head: false, interim: 0 });

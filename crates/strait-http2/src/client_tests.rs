@@ -369,6 +369,31 @@ fn end_of_a_complete_response_is_awaited_and_not_reset() {
     assert_eq!(client.resets(), cancelled);
 }
 
+/// A server counts them as open: without a reset it would refuse the next request.
+#[test]
+fn stream_that_waits_for_its_end_makes_room_for_a_request() {
+    let mut client = Client::new();
+    client.take(&settings(3, 2)).unwrap();
+    let length = ("content-length", "3");
+    for stream in [1, 3] {
+        assert_eq!(client.get(), stream);
+    }
+    assert!(!client.connection.can_open());
+    client.take(&[head(1, &[OK, length], 0), data(1, 3, 0)].concat()).unwrap();
+    client.connection.release(1);
+    assert_eq!((client.connection.room(), client.resets()), (1, vec![]));
+    assert_eq!(client.get(), 5);
+    let frames = client.output().into_iter().map(|(head, _)| (head.kind, head.stream));
+    assert_eq!(frames.collect::<Vec<_>>(), [(kind::RST_STREAM, 1), (kind::HEADERS, 5)]);
+    // The others have users.
+    assert!(!client.connection.can_open());
+    // One that has ended needs no reset.
+    client.take(&[head(3, &[OK, length], 0), data(3, 3, 0)].concat()).unwrap();
+    client.connection.release(3);
+    client.take(&data(3, 0, END)).unwrap();
+    assert_eq!((client.get(), client.resets()), (7, vec![]));
+}
+
 #[test]
 fn late_data_of_many_cancelled_requests_ends_no_connection() {
     let mut client = Client::new();

@@ -265,13 +265,20 @@ impl Connection {
         };
         let Some(state) = self.streams.get_mut(&stream).filter(|it| is_complete(it)) else { return false };
         state.is_released = true;
-        let mut released = self.streams.iter().filter(|(_, it)| it.is_released).map(|(id, _)| *id);
-        let (oldest, count) = (released.next(), 1 + released.count());
-        if let Some(oldest) = oldest.filter(|_| count > AWAITED_ENDS_MAX) {
-            self.note_given_up(oldest);
-            self.reset(oldest, ErrorCode::Cancel);
-            self.streams.remove(&oldest);
+        if self.streams.values().filter(|it| it.is_released).count() > AWAITED_ENDS_MAX {
+            self.cut_oldest_released();
         }
+        true
+    }
+
+    /// Resets the oldest stream that waits for its end without a user; returns false if there is
+    /// none.
+    pub(crate) fn cut_oldest_released(&mut self) -> bool {
+        let oldest = self.streams.iter().find(|(_, it)| it.is_released).map(|(id, _)| *id);
+        let Some(oldest) = oldest else { return false };
+        self.note_given_up(oldest);
+        self.reset(oldest, ErrorCode::Cancel);
+        self.streams.remove(&oldest);
         true
     }
 

@@ -20,19 +20,42 @@ impl Default for Priority {
 }
 
 impl Priority {
+    /// Parses the value of a Priority field of a request.
+    pub fn parse(value: &[u8]) -> Self {
+        Parameters::parse(value).over(Self { urgency: 3, is_incremental: false })
+    }
+}
+
+/// Parameters of a Priority field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parameters {
+    urgency: Option<u8>,
+    is_incremental: Option<bool>,
+}
+
+impl Parameters {
     /// Parses a Priority field value: a dictionary of RFC 8941. Unknown and malformed members are
     /// ignored (RFC 9218, section 4).
-    pub fn parse(value: &[u8]) -> Self {
-        let mut priority = Self { urgency: 3, is_incremental: false };
+    pub(crate) fn parse(value: &[u8]) -> Self {
+        let mut parameters = Self::default();
         for member in value.split(|byte| *byte == b',') {
             match member.trim_ascii() {
-                [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
-                b"i" | b"i=?1" => priority.is_incremental = true,
-                b"i=?0" => priority.is_incremental = false,
+                [b'u', b'=', digit @ b'0'..=b'7'] => parameters.urgency = Some(digit - b'0'),
+                b"i" | b"i=?1" => parameters.is_incremental = Some(true),
+                b"i=?0" => parameters.is_incremental = Some(false),
                 _ => {}
             }
         }
-        priority
+        parameters
+    }
+
+    /// Returns the priority of a client with these parameters of the response. One that the
+    /// response does not have remains the client's (RFC 9218, section 8).
+    pub(crate) fn over(self, client: Priority) -> Priority {
+        Priority {
+            urgency: self.urgency.unwrap_or(client.urgency),
+            is_incremental: self.is_incremental.unwrap_or(client.is_incremental),
+        }
     }
 }
 
@@ -50,6 +73,16 @@ mod tests {
             ("u=8, i=1, x=2", 3, false),
         ] {
             assert_eq!(Priority::parse(value.as_bytes()), Priority { urgency, is_incremental }, "{value}");
+        }
+    }
+    #[test]
+    fn parameters_of_a_response_replace_those_of_its_client() {
+        let client = Priority::parse(b"u=5, i");
+        for (response, urgency, is_incremental) in
+            [("", 5, true), ("u=1", 1, true), ("i=?0", 5, false), ("u=9, i=?0, u=2", 2, false)]
+        {
+            let merged = Parameters::parse(response.as_bytes()).over(client);
+            assert_eq!(merged, Priority { urgency, is_incremental }, "{response}");
         }
     }
 }

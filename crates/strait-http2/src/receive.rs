@@ -7,7 +7,7 @@ use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{FRAME_BYTES, FRAME_HEAD_BYTES, Head, PREFACE, flag, kind, number, push_go_away};
 use crate::hpack::HpackError;
 use crate::limits::Abuse;
-use crate::priority::Priority;
+use crate::priority::{Parameters, Priority};
 use crate::request::{Request, check_trailers};
 use crate::settings::{Side, increment, widened};
 use crate::stream::{Sending, Stream};
@@ -383,6 +383,7 @@ impl Connection {
             consumed: 0,
             content_left: None,
             priority: Priority::default(),
+            of_response: Parameters::default(),
             wants: false,
             turn: self.turns,
         }
@@ -443,7 +444,7 @@ impl Connection {
             return Err(ConnectionError::protocol("PRIORITY_UPDATE on a stream, or for none"));
         }
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.priority = Priority::parse(value);
+            stream.priority = stream.of_response.over(Priority::parse(value));
         }
         Ok(())
     }

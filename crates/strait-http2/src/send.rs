@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::frame::{FRAME_BYTES, FRAME_HEAD_BYTES, Head, flag, kind, push_window_update};
 use crate::hpack;
+use crate::priority::Parameters;
 use crate::settings::Side;
 use crate::stream::Sending;
 
@@ -58,13 +59,22 @@ impl Connection {
         if state.is_reset || state.sending == Sending::Done {
             return 0;
         }
+        let is_response =
+            self.side == Side::Server && state.sending == Sending::Head && next != Sending::Head;
         state.sending = next;
         let before = self.output.len();
         self.output.resize(before + FRAME_HEAD_BYTES, 0);
         if !std::mem::replace(&mut self.has_encoded, true) {
             hpack::forget_table(&mut self.output);
         }
-        fields.for_each(|(name, value)| hpack::encode(name, value, &mut self.output));
+        for (name, value) in fields {
+            // RFC 9218 s8: the origin may know better than the client.
+            if is_response && name == b"priority" {
+                state.of_response = Parameters::parse(value);
+                state.priority = state.of_response.over(state.priority);
+            }
+            hpack::encode(name, value, &mut self.output);
+        }
         self.finish_block(before, stream, ends);
         self.note_end(ends);
         self.output.len() - before

@@ -1,6 +1,6 @@
 //! State of one stream.
 
-use crate::priority::Priority;
+use crate::priority::{Parameters, Priority};
 
 /// State of the message that is sent on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub(crate) struct Stream {
     /// Bytes of the body left by Content-Length.
     pub(crate) content_left: Option<u64>,
     pub(crate) priority: Priority,
+    /// Parameters of the response, which replace those of the client.
+    pub(crate) of_response: Parameters,
     /// True if its user waits for its turn to send.
     pub(crate) wants: bool,
     /// Number of its last turn.

@@ -244,6 +244,31 @@ fn streams_take_turns_by_urgency() {
     assert_eq!(grants(&mut server, &[]), []);
 }
 
+/// RFC 9218, section 8: also after the client has sent another priority.
+#[test]
+fn priority_of_a_response_comes_before_that_of_its_client() {
+    let mut server = Server::new();
+    server.take(&[get(1), get(3)].concat()).unwrap();
+    let fields = [(":status", "200"), ("priority", "u=5")];
+    let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    // That of an interim response is none.
+    server.connection.respond_interim(1, [(&b":status"[..], &b"103"[..]), (b"priority", b"u=7")].into_iter());
+    server.connection.respond(1, fields, false);
+    server.respond(3, false);
+    let first = |server: &mut Server| {
+        for stream in [1, 3] {
+            server.connection.want(stream, true);
+        }
+        server.connection.grant()
+    };
+    assert_eq!(first(&mut server), Some(3));
+    for (urgency, expected) in [(b'6', Some(1)), (b'4', Some(3))] {
+        server.take(&frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 1, b'u', b'=', b'0'])).unwrap();
+        server.take(&frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 3, b'u', b'=', urgency])).unwrap();
+        assert_eq!(first(&mut server), expected, "{urgency}");
+    }
+}
+
 #[test]
 fn violations_end_the_stream_or_the_connection() {
     let ends = |bytes: Vec<u8>| {

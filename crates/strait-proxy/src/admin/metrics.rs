@@ -15,7 +15,7 @@ use crate::cache::worker::Shared;
 use crate::config::rules::Guards;
 use crate::io::tls::Failure;
 use crate::observe::access::Outcome;
-use crate::observe::counters::{CLASSES, Durations, Sum};
+use crate::observe::counters::{CLASSES, Durations, SpanCounters, SpanLoss, Sum};
 
 /// Returns all metrics.
 pub(super) fn text(
@@ -42,6 +42,7 @@ pub(super) fn text(
         "Upgrades that failed: this process goes on.",
     );
     out.sample("", &[], shared.failed_upgrades.load(Ordering::Relaxed));
+    spans(&mut out, &shared.spans);
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
         names::metrics(&mut out, names);
@@ -120,6 +121,15 @@ fn proxy(out: &mut Text, sum: &Sum) {
     );
     for abuse in Abuse::ALL {
         out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
+    }
+}
+
+fn spans(out: &mut Text, spans: &SpanCounters) {
+    out.family("strait_proxy_spans_sent_total", "counter", "Spans that the collector has accepted.");
+    out.sample("", &[], spans.sent());
+    out.family("strait_proxy_spans_dropped_total", "counter", "Spans that were dropped, by reason.");
+    for loss in SpanLoss::ALL {
+        out.sample("", &[("reason", loss.name())], spans.lost(loss));
     }
 }
 
@@ -230,6 +240,7 @@ mod tests {
             counters.count(&Account {
                 client,
                 stream: None,
+                is_encrypted: false,
                 request: None,
                 record,
                 moved,

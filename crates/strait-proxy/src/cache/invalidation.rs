@@ -273,6 +273,7 @@ mod tests {
             counters: [Counters::default()].into(),
             origin_http2_abuses: <_>::default(),
             log_lost: <_>::default(),
+            spans: <_>::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),
         })
@@ -313,7 +314,7 @@ mod tests {
         let start = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let worker = Worker::new(shared.clone(), settings.clone(), None, 0);
+                let worker = Worker::new(shared.clone(), settings.clone(), <_>::default(), 0);
                 for _ in 0..ROUNDS {
                     start.wait();
                     drop(worker.find(hash, KEY, &Fields::default()));
@@ -371,7 +372,7 @@ mod tests {
         let (mut removed, mut left) = (0, 0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let worker = Worker::new(shared.clone(), settings.clone(), None, 0);
+                let worker = Worker::new(shared.clone(), settings.clone(), <_>::default(), 0);
                 for _ in 0..ROUNDS {
                     start.wait();
                     drop(worker.find(hash, KEY, &Fields::default()));

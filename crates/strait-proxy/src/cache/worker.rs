@@ -36,9 +36,10 @@ use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::io::head::Heads;
 use crate::io::splice::Splicing;
+use crate::observe::Outputs;
 use crate::observe::access::Account;
-use crate::observe::counters::{Counters, Sum};
-use crate::observe::log::{Gathered, Log};
+use crate::observe::counters::{Counters, SpanCounters, Sum};
+use crate::observe::log::Gathered;
 use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) origin_http2_abuses: Arc<links::Abuses>,
     /// Lines of the access log that could not be written.
     pub(crate) log_lost: Arc<AtomicU64>,
+    /// Exported spans.
+    pub(crate) spans: Arc<SpanCounters>,
     /// Process that takes over the store.
     pub(crate) heir: Heir,
     /// Number of upgrades that failed.
@@ -111,15 +114,14 @@ impl Shared {
     }
 }
 
-/// Worker with the settings and the log that were in force when a request was received, and with
-/// the key fields of its route.
+/// Worker with the settings and the outputs that were in force when a request was received, and
+/// with the key fields of its route.
 #[derive(Debug)]
 pub(crate) struct Worker {
     settings: Arc<Settings>,
     /// Request fields that are part of the key, for lookups as well as for stored responses.
     key_fields: KeyFields,
-    /// The access log, if there is one.
-    log: Option<Log>,
+    outputs: Outputs,
     local: Rc<Local>,
 }
 
@@ -171,7 +173,7 @@ impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
         settings: Arc<Settings>,
-        log: Option<Log>,
+        outputs: Outputs,
         lane: usize,
     ) -> Rc<Self> {
         let local = Rc::new(Local {
@@ -192,22 +194,23 @@ impl Worker {
             lane,
         });
         let key_fields = settings.common_key_fields.clone();
-        Rc::new(Self { settings, key_fields, log, local })
+        Rc::new(Self { settings, key_fields, outputs, local })
     }
 
-    /// Returns the worker with other settings and another log.
-    pub(crate) fn with(&self, settings: Arc<Settings>, log: Option<Log>) -> Rc<Self> {
+    /// Returns the worker with other settings and outputs.
+    pub(crate) fn with(&self, settings: Arc<Settings>, outputs: Outputs) -> Rc<Self> {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
         self.dns.adopt(&settings.dns);
         let key_fields = settings.common_key_fields.clone();
-        Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
+        Rc::new(Self { settings, key_fields, outputs, local: self.local.clone() })
     }
 
     /// Returns the worker for requests of a route, which may have key fields of its own.
     pub(crate) fn keyed_by(self: &Rc<Self>, key_fields: Option<&KeyFields>) -> Rc<Self> {
         let Some(key_fields) = key_fields else { return self.clone() };
-        let (settings, log, key_fields) = (self.settings.clone(), self.log.clone(), key_fields.clone());
-        Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
+        let (settings, outputs) = (self.settings.clone(), self.outputs.clone());
+        let key_fields = key_fields.clone();
+        Rc::new(Self { settings, key_fields, outputs, local: self.local.clone() })
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -331,7 +334,7 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
-        self.links.borrow_mut().tidy();
+        self.links.borrow_mut().tidy(self.settings.origin_idle_max);
         let descriptors = &self.shared.descriptors;
         if let (true, Some(open)) = (descriptors.is_lowered(), files_open()) {
             descriptors.recover(files_allowed().saturating_sub(open) as u64);
@@ -379,14 +382,20 @@ impl Worker {
         }
     }
 
-    /// Returns true if exchanges are logged.
-    pub(crate) fn has_log(&self) -> bool {
-        self.log.is_some()
+    /// Returns true if an output has the request of the exchange.
+    pub(crate) fn outputs_request(&self, trace: Option<&Trace>) -> bool {
+        let is_sampled = || trace.is_some_and(|trace| trace.context.is_sampled());
+        self.outputs.log.is_some() || (self.outputs.spans.is_some() && is_sampled())
     }
 
-    /// Returns true if the log has the reasons of the proxy's own responses, and traces.
+    /// Returns true if an output has the traces of exchanges.
+    pub(crate) fn outputs_traces(&self) -> bool {
+        self.logs_reasons() || self.outputs.spans.is_some()
+    }
+
+    /// Returns true if the log has the reasons of the proxy's own responses.
     pub(crate) fn logs_reasons(&self) -> bool {
-        self.log.is_some() && self.settings.log_format == Format::Json
+        self.outputs.log.is_some() && self.settings.log_format == Format::Json
     }
 
     /// Returns the identification of a request; `None` if none is configured.
@@ -394,10 +403,14 @@ impl Worker {
         self.settings.tracing.of(fields, || self.random())
     }
 
-    /// Counts and logs a finished exchange.
+    /// Counts and logs a finished exchange, and exports its span.
     pub(crate) fn account(&self, account: &Account<'_, '_>) {
         self.counters().count(account);
-        if let Some(log) = &self.log
+        // Queries can be secret: the collector gets none that the log does not get.
+        if let Some(spans) = &self.outputs.spans {
+            spans.add(account, self.outputs.log.is_some());
+        }
+        if let Some(log) = &self.outputs.log
             && (account.record.status >= 400 || self.settings.log_sample.takes(|| self.random()))
         {
             self.lines.add(log, self.settings.log_format, account, &self.counters().log_dropped);

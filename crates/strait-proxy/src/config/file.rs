@@ -123,6 +123,8 @@ pub struct Trace {
     pub sample: f64,
     /// Field with the number of the trace in requests to origins. Unset: none.
     pub request_id: Option<String>,
+    /// Collector of spans, as `http://HOST:PORT/v1/traces` (OTLP). Unset: none.
+    pub export: Option<String>,
 }
 
 /// Treatment of the trace context of a request.
@@ -372,15 +374,23 @@ pub struct Dns {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http2 {
-    /// Accept HTTP/2: with TLS by ALPN, without TLS from clients that know of it.
-    pub enabled: bool,
+    /// Accept HTTP/2: with TLS by ALPN, without TLS from clients that know of it. Default: with TLS
+    /// alone.
+    pub enabled: Option<bool>,
     /// Concurrent requests of one connection.
     pub streams: u32,
 }
 
+impl Http2 {
+    /// Returns true if HTTP/2 is accepted on connections with or without TLS.
+    pub(crate) fn is_on(&self, is_tls: bool) -> bool {
+        self.enabled.unwrap_or(is_tls)
+    }
+}
+
 impl Default for Http2 {
     fn default() -> Self {
-        Self { enabled: false, streams: 100 }
+        Self { enabled: None, streams: 100 }
     }
 }
 

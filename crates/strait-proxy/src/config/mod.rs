@@ -11,6 +11,7 @@ pub(crate) mod dns;
 pub(crate) mod edge;
 pub(crate) mod entry;
 pub(crate) mod error;
+pub(crate) mod export;
 pub(crate) mod file;
 pub(crate) mod health;
 pub(crate) mod hosts;

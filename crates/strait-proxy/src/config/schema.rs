@@ -121,6 +121,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("trace.context", Kind::OneOf(&["pass", "join", "begin"])),
     ("trace.sample", Kind::Share),
     ("trace.request_id", Kind::Text),
+    ("trace.export", Kind::Text),
     ("admin.listen", Kind::Address),
     ("admin.allow", Kind::Networks),
     ("admin.change", Kind::Networks),

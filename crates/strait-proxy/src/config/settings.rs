@@ -14,7 +14,7 @@ use crate::config::access::{Access, Admin};
 use crate::config::check;
 use crate::config::dns::Dns;
 use crate::config::error::{Error, Result};
-use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeouts, Transfer};
+use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Http2, Timeouts, Transfer};
 use crate::config::keys::{self, KeyFields};
 use crate::config::limits::{
     self, BUFFER_BYTES, BackgroundLimits, GateLimits, ServerLimits, connections_max,
@@ -89,8 +89,8 @@ pub(crate) struct Settings {
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
     pub(crate) tls: Tls,
-    /// Concurrent requests of an HTTP/2 connection; 0: no HTTP/2.
-    pub(crate) http2_streams: u32,
+    /// HTTP/2 with clients.
+    pub(crate) http2: Http2,
     /// Format of the access log.
     pub(crate) log_format: Format,
     /// Share of the requests in the access log.
@@ -214,7 +214,7 @@ impl Settings {
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
             tls,
-            http2_streams: if config.http2.enabled { config.http2.streams } else { 0 },
+            http2: config.http2.clone(),
             log_format: config.log.format,
             log_sample: Share::new("log.sample", config.log.sample)?,
             tracing: Tracing::new(config, forwarded(config))?,
@@ -321,6 +321,12 @@ impl Settings {
     /// Returns the limits of the servers with a maximum of connections.
     pub(crate) fn server_limits(&self) -> HashMap<Server, ServerLimits> {
         self.sites.as_ref().map(|sites| sites.server_limits(&self.gates)).unwrap_or_default()
+    }
+
+    /// Returns true if spans are exported as with other settings.
+    pub(crate) fn exports_like(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.tracing.export.clone(), it.name.clone(), it.dns.clone());
+        of(self) == of(other)
     }
 
     /// Returns true for a reverse proxy.

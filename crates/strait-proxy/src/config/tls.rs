@@ -43,7 +43,7 @@ pub(crate) struct Tls {
 impl Tls {
     /// Reads certificates and keys; also authorities if the origin uses TLS.
     pub(crate) fn new(config: &Config, uses_tls_to_origin: bool) -> Result<Self> {
-        let (tls, has_http2) = (&config.tls, config.http2.enabled);
+        let (tls, has_http2) = (&config.tls, config.http2.is_on(true));
         let mut ocsp = Vec::new();
         let certificates = Certificates::new(config, &mut ocsp)?;
         let is_used = certificates.is_some() || uses_tls_to_origin;

@@ -7,6 +7,7 @@ use strait_http::rules::{Change, is_same_for_programs, why_no_request_rule};
 use strait_http::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 use crate::config::error::{Error, Result};
+use crate::config::export::Endpoint;
 use crate::config::file::{Config, Context};
 use crate::config::rules_check::NAME_BYTES_MAX;
 
@@ -17,6 +18,8 @@ pub(crate) struct Tracing {
     sample: Share,
     /// Field of requests to the origin with the number of the trace.
     pub(crate) request_id: Option<Box<str>>,
+    /// Collector of spans.
+    pub(crate) export: Option<Endpoint>,
 }
 
 /// Share of all requests.
@@ -42,7 +45,8 @@ impl Tracing {
             return Err(Error::Config(format!("trace.request_id = \"{name}\": {why}")));
         }
         let sample = Share::new("trace.sample", trace.sample)?;
-        let tracing = Self { context: trace.context, sample, request_id: request_id.map(Into::into) };
+        let (context, request_id) = (trace.context, request_id.map(Into::into));
+        let tracing = Self { context, sample, request_id, export: Endpoint::new(trace)? };
         if !tracing.is_on() {
             return Ok(tracing);
         }

@@ -157,7 +157,8 @@ impl Begun {
     ) -> Account<'a, 'b> {
         let moved = socket.moved.since(self.moved);
         let stream = socket.http2_id();
-        Account { client, stream, request, record: &socket.record, moved, took: self.at.elapsed(), is_whole }
+        let (record, took, is_encrypted) = (&socket.record, self.at.elapsed(), socket.is_encrypted());
+        Account { client, stream, is_encrypted, request, record, moved, took, is_whole }
     }
 }
 
@@ -167,6 +168,9 @@ pub(crate) struct Account<'a, 'b> {
     pub(crate) client: SocketAddr,
     /// Stream of the HTTP/2 connection.
     pub(crate) stream: Option<u32>,
+    /// True if the client's connection uses TLS.
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "spans alone have it"))]
+    pub(crate) is_encrypted: bool,
     /// Request; `None` if it was malformed or is not logged.
     pub(crate) request: Option<&'a Request<'b>>,
     pub(crate) record: &'a Record,

@@ -3,6 +3,8 @@
 //! One thread writes to a block, so that adding is a load and a store without a lock. Readers get
 //! recent numbers, which need not be consistent with each other.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use strait_http2::Abuse;
 use strait_ledger::SingleWriterCounter;
 use strait_ledger::buckets::{self, Buckets};
@@ -76,6 +78,61 @@ impl Counters {
             Outcome::Tunnel | Outcome::Unanswered => {}
             _ => self.others.record(took_us),
         }
+    }
+}
+
+/// Reason for which a span was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpanLoss {
+    /// The queue was full.
+    Queue,
+    /// The collector could not be reached, or was overloaded, at each attempt.
+    Collector,
+    /// The collector has refused it.
+    Refused,
+    /// The proxy ended before it was sent.
+    End,
+}
+
+impl SpanLoss {
+    pub(crate) const ALL: [Self; 4] = [Self::Queue, Self::Collector, Self::Refused, Self::End];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Collector => "collector",
+            Self::Refused => "refused",
+            Self::End => "end",
+        }
+    }
+}
+
+/// Counters of exported spans, of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct SpanCounters {
+    sent: AtomicU64,
+    lost: [AtomicU64; SpanLoss::ALL.len()],
+}
+
+impl SpanCounters {
+    /// Counts spans that a collector has accepted.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn send(&self, spans: u64) {
+        self.sent.fetch_add(spans, Ordering::Relaxed);
+    }
+
+    /// Counts spans that were dropped.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn lose(&self, loss: SpanLoss, spans: u64) {
+        self.lost[loss as usize].fetch_add(spans, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lost(&self, loss: SpanLoss) -> u64 {
+        self.lost[loss as usize].load(Ordering::Relaxed)
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::cache::deferred::Deferred;
 use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
-use crate::observe::log::Log;
+use crate::observe::Outputs;
 use crate::server::client_limits::{ClientLimits, Party, Share};
 use crate::server::connection::Client;
 use crate::server::current::Current;
@@ -37,9 +37,9 @@ const TIDYING: Duration = Duration::from_secs(1);
 pub(crate) enum Control {
     /// Prepare to accept from these sockets, in place of others that were prepared.
     Prepare(Vec<Listener>, answers::Sender<io::Result<()>>),
-    /// Use these settings and this log from the next request on, and accept from the prepared
+    /// Use these settings and outputs from the next request on, and accept from the prepared
     /// sockets too; stop accepting on addresses that the settings do not have.
-    Adopt(Arc<Settings>, Option<Log>),
+    Adopt(Arc<Settings>, Outputs),
     /// Return duplicates of the listening sockets.
     Lend(answers::Sender<io::Result<Vec<(Port, OwnedFd)>>>),
     /// Store the responses that wait for it, and confirm that.
@@ -54,7 +54,7 @@ pub(crate) enum Control {
 /// Runs a worker until [`Control::Drain`] or the end of the channel.
 pub(crate) fn work(
     (shared, client_limits): (Arc<Shared>, Arc<ClientLimits>),
-    (settings, log): (Arc<Settings>, Option<Log>),
+    (settings, outputs): (Arc<Settings>, Outputs),
     lane: usize,
     controls: mpsc::UnboundedReceiver<Control>,
 ) {
@@ -62,7 +62,7 @@ pub(crate) fn work(
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async move {
-        let worker = Worker::new(shared, settings, log, lane);
+        let worker = Worker::new(shared, settings, outputs, lane);
         let acceptor = Rc::new(Acceptor::new(&worker, client_limits));
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
@@ -142,7 +142,7 @@ impl Acceptor {
                     // Without a receiver the request was given up.
                     let _ = answer.send(result);
                 }
-                Control::Adopt(settings, log) => {
+                Control::Adopt(settings, outputs) => {
                     accepting.retain(|accepting| {
                         let stays = settings.ports.contains(&accepting.port);
                         if !stays {
@@ -150,7 +150,7 @@ impl Acceptor {
                         }
                         stays
                     });
-                    let worker = self.worker().with(settings, log);
+                    let worker = self.worker().with(settings, outputs);
                     self.current.set(worker);
                     let listen = |(socket, port)| self.listen(socket, port);
                     accepting.extend(prepared.drain(..).map(listen));

@@ -1,8 +1,9 @@
 //! Active checks of servers, on a thread that they share with [`crate::server::names`]: a server
 //! that fails them gets no requests until it passes them again.
 //!
-//! A check is a connection, or a GET and a response with the expected status. Each server is
-//! checked by a task of its own, so that one that hangs does not delay the others.
+//! A check is a connection, or a GET and a response with the expected status. A connection of
+//! HTTP/2 includes the server's SETTINGS: requests need them. Each server is checked by a task of
+//! its own, so that one that hangs does not delay the others.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -171,16 +172,26 @@ async fn passes_on(
         }
         _ => http2 == OriginHttp2::On,
     };
-    let Some(path) = &check.path else { return Some(()) };
     if !is_http2 {
-        return answers(&mut socket, server, path, check).await;
+        return match &check.path {
+            // Requests would fail.
+            _ if http2 == OriginHttp2::On => None,
+            Some(path) => answers(&mut socket, server, path, check).await,
+            None => Some(()),
+        };
     }
     let link = Link::to_origin(socket.into_connection()?);
-    let mut socket = Socket::of_origin(OriginStream::new(link.clone()), limit);
+    let driven = link.clone();
+    let passes = async {
+        link.settings().await.ok()?;
+        let Some(path) = &check.path else { return Some(()) };
+        let mut socket = Socket::of_origin(OriginStream::new(link.clone()), limit);
+        answers(&mut socket, server, path, check).await
+    };
     tokio::select! {
         biased;
-        passed = answers(&mut socket, server, path, check) => passed,
-        _ = link.drive(limit, limit) => None,
+        passed = passes => passed,
+        _ = driven.drive(limit, limit) => None,
     }
 }
 

@@ -106,7 +106,7 @@ impl Client {
         if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
             return;
         }
-        if current.worker().settings().http2_streams > 0 {
+        if current.worker().settings().http2.is_on(port.is_tls) {
             match self.begins_http2(current, is_idle).await {
                 Ok(true) => {
                     let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
@@ -284,9 +284,9 @@ impl Client {
         let Hit { object, pinned, selected, options, rules, head_len, trace } = hit;
         let options = ResponseOptions { rules: rules.as_deref(), ..options };
         let settings = worker.settings();
-        // The log needs the request. Without a log it is consumed now, so that a slow client holds
-        // no buffer.
-        let request_len = if worker.has_log() { head_len } else { 0 };
+        // Log and span need the request. Without them it is consumed now, so that a slow client
+        // holds no buffer.
+        let request_len = if worker.outputs_request(trace.as_ref()) { head_len } else { 0 };
         self.buffer.consume(head_len - request_len);
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
@@ -360,8 +360,9 @@ async fn exchange<'b>(
     let (request, is_changed) = (routed.request, routed.is_changed);
     let begun = Begun::now(socket, worker.trace(&request.fields));
     let after = dispatch::run(worker, socket, peer, routed, read).await;
-    // The log has the request as it came.
-    let received = if is_changed && worker.has_log() { received(socket, read.0) } else { None };
+    // Log and span have the request as it came.
+    let is_output = is_changed && worker.outputs_request(socket.record.trace.as_ref());
+    let received = if is_output { received(socket, read.0) } else { None };
     let request = received.as_ref().unwrap_or(request);
     worker.account(&begun.end(socket, peer, Some(request), after.is_ok()));
     after
@@ -404,6 +405,6 @@ fn memory_hit(
     let pinned = deliver::pinned(&object, &selected, options)?;
     worker.touch(&object);
     let rules = manner.response().cloned();
-    let trace = if worker.logs_reasons() { worker.trace(fields) } else { None };
+    let trace = if worker.outputs_traces() { worker.trace(fields) } else { None };
     Some(Hit { object, pinned, selected, options, rules, head_len, trace })
 }

@@ -46,7 +46,7 @@ impl Http2Connection<'_> {
         let worker = self.current.worker();
         let settings = worker.settings();
         let are_independent = settings.sites.as_ref().is_some_and(Sites::use_http2);
-        let link = Link::new(stream, buffer, settings.http2_streams, form(settings), are_independent);
+        let link = Link::new(stream, buffer, settings.http2.streams, form(settings), are_independent);
         drop(worker);
         let (mut tasks, mut deadline) = (JoinSet::new(), Deadline::default());
         let abuse = self.requests(&link, &mut tasks, &mut deadline).await;

@@ -6,8 +6,11 @@ pub(crate) mod client_limits;
 pub(crate) mod connection;
 pub(crate) mod current;
 pub(crate) mod dispatch;
+#[cfg(feature = "otlp")]
+pub(crate) mod export;
 pub(crate) mod http2;
 pub(crate) mod listen;
 pub(crate) mod names;
+mod outputs;
 pub(crate) mod proxy;
 mod upgrade;

@@ -32,6 +32,7 @@ use crate::server::accept::{Control, work};
 use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Address, Inherited, Listener, Listeners};
+use crate::server::outputs::OutputThreads;
 use crate::server::upgrade::ANSWER_MAX;
 
 /// Interval between two attempts to open a store that another process uses.
@@ -121,6 +122,7 @@ impl Bound {
             counters,
             origin_http2_abuses: Arc::default(),
             log_lost,
+            spans: Arc::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),
         });
@@ -128,7 +130,6 @@ impl Bound {
         let (controls, receivers): (Vec<_>, Vec<_>) =
             (0..settings.workers).map(|_| unbounded_channel()).unzip();
         let site = Arc::new(Site::new(shared.clone(), settings.clone()));
-        let (log, writer) = log.unzip();
         let mut proxy = Proxy {
             config,
             addresses: listeners.addresses,
@@ -137,8 +138,7 @@ impl Bound {
             admin,
             removals: None,
             threads: Vec::new(),
-            logs: writer.map(|writer| writer.start(on_note.clone())).transpose()?.into_iter().collect(),
-            log,
+            outputs: OutputThreads::start(log, &settings, &shared, &on_note)?,
             on_note,
             controls,
             shared,
@@ -172,9 +172,7 @@ pub struct Proxy {
     /// Removals of the process that this one has replaced.
     pub(super) removals: Option<Removals>,
     threads: Vec<JoinHandle<()>>,
-    /// The access log, if there is one; its thread ends with the last copy.
-    log: Option<Log>,
-    logs: Vec<JoinHandle<()>>,
+    outputs: OutputThreads,
     pub(super) on_note: OnNote,
     pub(super) controls: Vec<UnboundedSender<Control>>,
     pub(crate) shared: Arc<Shared>,
@@ -208,7 +206,7 @@ impl Proxy {
         let client_limits: Arc<ClientLimits> = <_>::default();
         for (lane, controls) in receivers.into_iter().enumerate() {
             let shared = (self.shared.clone(), client_limits.clone());
-            let settings = (self.settings(), self.log.clone());
+            let settings = (self.settings(), self.outputs.outputs.clone());
             let name = format!("worker-{lane}");
             self.threads.push(thread(name, move || work(shared, settings, lane, controls))?);
         }
@@ -250,13 +248,13 @@ impl Proxy {
             // A thread that has ended accepts nothing.
             let _ = opens.send(());
         }
-        self.adopt_settings(&self.settings(), self.log.as_ref());
+        self.adopt_settings(&self.settings());
     }
 
-    fn adopt_settings(&self, settings: &Arc<Settings>, log: Option<&Log>) {
+    fn adopt_settings(&self, settings: &Arc<Settings>) {
         for control in &self.controls {
             // A worker that has ended needs no settings.
-            let _ = control.send(Control::Adopt(settings.clone(), log.cloned()));
+            let _ = control.send(Control::Adopt(settings.clone(), self.outputs.outputs.clone()));
         }
     }
 
@@ -308,15 +306,8 @@ impl Proxy {
             settings.ports.clone_from(&before.ports);
         }
         let opened = Listeners::open(&settings, &self.addresses)?;
-        let log = match (&config.log.access, &self.log) {
-            (None, _) => None,
-            (Some(path), Some(log)) if log.path == *path => Some(log.clone()),
-            (Some(path), _) => {
-                let (log, writer) = Log::open(path, &self.shared.log_lost)?;
-                self.logs.push(writer.start(self.on_note.clone())?);
-                Some(log)
-            }
-        };
+        let (path, shared, on_note) = (config.log.access.as_deref(), &self.shared, &self.on_note);
+        let outputs = self.outputs.prepare(path, (&before, &settings), shared, on_note)?;
         for answer in self.prepare_workers(opened.by_worker) {
             // A late worker still prepares before it adopts. An ended one needs nothing.
             if let Ok(Err(error)) = answer.recv_timeout(ANSWER_MAX) {
@@ -329,10 +320,10 @@ impl Proxy {
         self.shared.gates.limit(settings.gates);
         self.shared.gates.limit_servers(settings.server_limits());
         let settings = Arc::new(settings);
-        self.adopt_settings(&settings, log.as_ref());
+        self.outputs.outputs = outputs;
+        self.adopt_settings(&settings);
         self.addresses.retain(|address| settings.ports.contains(&address.port));
         self.addresses.extend(opened.addresses);
-        self.log = log;
         self.site.adopt(settings.clone());
         self.checked.send_replace(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
@@ -377,7 +368,7 @@ impl Proxy {
     /// # Errors
     /// It cannot be opened: lines still go to the old file.
     pub fn reopen_log(&self) -> Result<()> {
-        self.log.as_ref().map_or(Ok(()), Log::reopen)
+        self.outputs.outputs.log.as_ref().map_or(Ok(()), Log::reopen)
     }
 
     /// Returns a text about the last damaged record that was dropped, once.
@@ -413,11 +404,7 @@ impl Proxy {
             // A thread that has panicked has ended as well.
             let _ = thread.join();
         }
-        // The log's thread ends with the last copy of the log.
-        self.log = None;
-        for thread in self.logs.drain(..) {
-            let _ = thread.join();
-        }
+        self.outputs.end();
         if let Some(removals) = self.removals.take() {
             // The replaced process may still send some, which the successor of this one needs.
             let settings = self.settings();

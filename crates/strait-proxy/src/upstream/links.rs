@@ -76,17 +76,20 @@ impl Links {
         found.map(|open| (open.link.clone(), open.address))
     }
 
-    /// Forgets the connections that have ended.
-    pub(crate) fn tidy(&mut self) {
+    /// Forgets the connections that have ended, and closes those without requests beyond `idle_max`
+    /// to each server. [`Link::drive`] ends the others after a time.
+    pub(crate) fn tidy(&mut self, idle_max: usize) {
         self.open.retain(|_, links| {
             links.retain(|open| !open.link.is_leaving());
+            let idle = links.iter().filter(|open| open.link.is_unused());
+            idle.skip(idle_max).for_each(|open| open.link.retire());
             !links.is_empty()
         });
     }
 
     /// Closes the connections without requests.
     pub(crate) fn close_idle(&self) {
-        let idle = self.open.values().flatten().filter(|open| open.link.has_no_streams());
+        let idle = self.open.values().flatten().filter(|open| open.link.is_unused());
         idle.for_each(|open| open.link.retire());
     }
 

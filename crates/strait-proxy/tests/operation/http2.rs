@@ -166,7 +166,7 @@ fn end_of(client: &mut Client) -> Option<u32> {
 }
 
 #[test]
-fn http2_is_off_unless_enabled() {
+fn http2_without_tls_is_off_unless_enabled() {
     let rig = Rig::start("");
     let mut tcp = TcpStream::connect(rig.proxy.address()).unwrap();
     tcp.write_all(PREFACE).unwrap();

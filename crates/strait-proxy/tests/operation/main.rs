@@ -34,5 +34,7 @@ mod scale;
 mod servers;
 mod sites;
 mod soft;
+#[cfg(feature = "otlp")]
+mod spans;
 mod sticky;
 mod tags;

@@ -212,6 +212,157 @@ fn resets_pass_in_both_directions() {
 }
 
 #[test]
+fn codes_of_resets_are_mapped() {
+    let rig = Rig::with_pool("failures = 0");
+    let mut client = rig.http2_client();
+    let (mut own, mut peer) = (1, None);
+    // A client has violated nothing, and its response is not complete (RFC 9113, section 7).
+    for (code, expected) in
+        [(0, 2), (1, 2), (2, 2), (3, 2), (5, 2), (8, 8), (9, 2), (11, 11), (12, 2), (13, 2), (1 << 31, 2)]
+    {
+        client.send(post(own, "/a", &[]));
+        let origin = peer.get_or_insert_with(|| rig.accept());
+        let stream = origin.request().stream;
+        origin.send(frame(RST_STREAM, 0, stream, &u32::to_be_bytes(code)));
+        let reset = client.until(RST_STREAM).unwrap();
+        assert_eq!((reset.stream, reset.payload), (own, u32::to_be_bytes(expected).to_vec()), "{code}");
+        own += 2;
+    }
+    // The origin learns that the request is given up, and no more.
+    let mut origin = peer.unwrap();
+    for code in [0, 1, 2, 5, 7, 8, 11, 1 << 31] {
+        client.send(post(own, "/a", &[]));
+        let stream = origin.request().stream;
+        client.send(frame(RST_STREAM, 0, own, &u32::to_be_bytes(code)));
+        let reset = origin.until(RST_STREAM).unwrap();
+        assert_eq!((reset.stream, &reset.payload[..]), (stream, &[0, 0, 0, 8][..]), "{code}");
+        own += 2;
+    }
+}
+
+/// The origin refuses each repetition, and then the other server of the pool gets the request.
+#[test]
+fn refused_request_moves_to_another_server_with_its_body() {
+    let (rig, backup) = Rig::with_backup();
+    let mut client = rig.http2_client();
+    client.send([post(1, "/a", &[]), frame(DATA, 0, 1, b"abc")].concat());
+    let mut origin = rig.accept();
+    for stream in [1, 3, 5, 7] {
+        assert_eq!(origin.request().stream, stream);
+        assert_eq!(origin.body(stream, 3), b"abc");
+        origin.send(frame(RST_STREAM, 0, stream, &REFUSED_STREAM));
+    }
+    let mut other = backup.accept();
+    assert_eq!(other.request().field(":path"), Some("/a"));
+    assert_eq!(other.body(1, 3), b"abc");
+    client.send(frame(DATA, END_STREAM, 1, b"end"));
+    assert_eq!(other.body(1, 3), b"end");
+    other.answer(1, b"done");
+    let answer = client.answers(1).remove(0).1;
+    assert_eq!((answer.field(":status"), &answer.body[..]), (Some("200"), &b"done"[..]));
+}
+
+/// The origin ends: its last frame is GOAWAY, and it accepts no further connection.
+#[test]
+fn request_that_a_leaving_server_has_not_processed_moves_to_another_one() {
+    let (rig, backup) = Rig::with_backup();
+    let mut client = rig.http2_client();
+    client.send([post(1, "/a", &[]), frame(DATA, END_STREAM, 1, b"abc")].concat());
+    let mut origin = rig.accept();
+    origin.request();
+    assert_eq!(origin.body(1, 3), b"abc");
+    let Rig { proxy: _proxy, origin: listener } = rig;
+    drop(listener);
+    // No stream was processed.
+    origin.send(frame(GOAWAY, 0, 0, &[0; 8]));
+    let mut other = backup.accept();
+    assert_eq!(other.request().field(":path"), Some("/a"));
+    assert_eq!(other.body(1, 3), b"abc");
+    other.answer(1, b"done");
+    assert_eq!(client.answers(1).remove(0).1.body, b"done");
+}
+
+/// RFC 9218, section 5: the field is a signal from end to end, and an intermediary that replaces it
+/// overrides the client for all further recipients.
+#[test]
+fn priority_reaches_the_origin_as_the_client_has_sent_it() {
+    let rig = Rig::start();
+    let mut client = rig.http2_client();
+    let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/a"), (":authority", "a")];
+    client.send(head(1, &[&fields[..], &[("priority", "u=1, i, x=2")]].concat(), END_STREAM));
+    // PRIORITY_UPDATE is for this connection alone.
+    client.send(frame(0x10, 0, 0, b"\0\0\0\x01u=7"));
+    client.send(get(3, "/b"));
+    let mut origin = rig.accept();
+    let requests = [(); 2].map(|()| origin.request());
+    let of = |path| requests.iter().find(|it| it.field(":path") == Some(path)).unwrap();
+    assert_eq!((of("/a").field("priority"), of("/b").field("priority")), (Some("u=1, i, x=2"), None));
+    let stream = of("/a").stream;
+    origin.send(head(
+        stream,
+        &[(":status", "200"), ("priority", "u=5"), ("cache-control", "no-store")],
+        END_STREAM,
+    ));
+    let answer = client.answers(1).remove(0).1;
+    assert_eq!(answer.field("priority"), Some("u=5"));
+    // Frames for the origin until the end of its connection.
+    drop(rig);
+    let kinds: Vec<_> = std::iter::from_fn(|| origin.frame()).map(|frame| frame.kind).collect();
+    assert!(!kinds.contains(&0x10), "{kinds:?}");
+}
+
+/// The second connection, without requests, ends; the first one, which is older, has one.
+#[test]
+fn connection_without_requests_ends_after_a_time() {
+    let rig = Rig::with("timeouts.origin_idle = 1");
+    let mut clients = [rig.http2_client(), rig.http2_client()];
+    let one_stream = [(3, 1)];
+    clients[0].send(get(1, "/long"));
+    let mut busy = rig.accept_with(&one_stream);
+    assert_eq!(busy.request().field(":path"), Some("/long"));
+    clients[1].send(get(1, "/short"));
+    let mut idle = rig.accept_with(&one_stream);
+    assert_eq!(idle.request().field(":path"), Some("/short"));
+    idle.answer(1, b"short");
+    assert_eq!(clients[1].answers(1).remove(0).1.body, b"short");
+    let end = idle.until(GOAWAY).unwrap();
+    assert_eq!(&end.payload[4..8], &[0; 4], "no error");
+    assert!(idle.frame().is_none());
+    busy.answer(1, b"long");
+    assert_eq!(clients[0].answers(1).remove(0).1.body, b"long");
+    assert!(busy.until(GOAWAY).is_some() && busy.frame().is_none());
+    clients[1].send(get(3, "/next"));
+    let mut next = rig.accept();
+    assert_eq!(next.request().field(":path"), Some("/next"));
+    next.answer(1, b"next");
+    assert_eq!(clients[1].answers(1).remove(0).1.body, b"next");
+}
+
+#[test]
+fn connections_without_requests_beyond_the_limit_end() {
+    let rig = Rig::with("limits.origin_idle = 1\ntimeouts.origin_idle = 600");
+    let mut client = rig.http2_client();
+    let mut origins = Vec::new();
+    for stream in [1, 3, 5] {
+        client.send(get(stream, &format!("/{stream}")));
+        let mut origin = rig.accept_with(&[(3, 1)]);
+        origin.request();
+        origins.push(origin);
+    }
+    for origin in &mut origins {
+        origin.answer(1, b"x");
+    }
+    assert_eq!(client.answers(3).len(), 3);
+    // The first connection gets the next requests.
+    for origin in &mut origins[1..] {
+        assert!(origin.until(GOAWAY).is_some() && origin.frame().is_none());
+    }
+    client.send(get(7, "/7"));
+    let request = origins[0].request();
+    assert_eq!((request.stream, request.field(":path")), (3, Some("/7")));
+}
+
+#[test]
 fn windows_of_the_origin_and_of_the_client_hold() {
     let rig = Rig::start();
     let mut client = rig.http2_client();
@@ -335,6 +486,24 @@ fn websocket_goes_by_http_1() {
     std::io::Write::write_all(&mut tcp, switching).unwrap();
     assert_eq!(client.head().unwrap().status(), 101);
     assert_eq!(client.exactly(5).unwrap(), b"hello");
+}
+
+/// A connection alone does not show that requests can be sent.
+#[test]
+fn active_checks_without_a_path_need_the_settings_of_http2() {
+    let rig = Rig::with_pool("check = { interval = 1, timeout = 1, rise = 1, fall = 1 }");
+    let is_down = || rig.status()["servers"][0]["is_down"] == true;
+    let mut tcp = rig.accept_silent();
+    std::io::Write::write_all(&mut tcp, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
+    assert!(wait_until(LIMIT, is_down));
+    let mut peers = Vec::new();
+    let accept = || {
+        peers.push(rig.accept());
+        !is_down()
+    };
+    assert!(wait_until(LIMIT, accept));
+    // Nothing is read from further connections.
+    assert!(wait_until(LIMIT, is_down));
 }
 
 #[test]

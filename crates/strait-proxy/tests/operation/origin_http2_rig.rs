@@ -1,7 +1,8 @@
 //! An origin that speaks HTTP/2, frame by frame, and a proxy for it.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
 
 use strait_http2::PREFACE;
 use strait_http2::hpack::{Decoder, FieldList, encode};
@@ -13,51 +14,32 @@ use crate::rig::{Answer, Client, LIMIT};
 /// Proxy of one worker for an origin whose connections the test serves.
 pub(crate) struct Rig {
     pub(crate) proxy: Proxy,
-    listener: TcpListener,
+    pub(crate) origin: Origin,
 }
 
-impl Rig {
-    pub(crate) fn start() -> Self {
-        Self::with("")
+/// Origin, or another server of the pool.
+pub(crate) struct Origin(TcpListener);
+
+impl Deref for Rig {
+    type Target = Origin;
+
+    fn deref(&self) -> &Origin {
+        &self.origin
+    }
+}
+
+impl Origin {
+    fn start() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").unwrap())
     }
 
-    /// Starts a proxy with further lines of the configuration.
-    pub(crate) fn with(toml: &str) -> Self {
-        Self::with_all(toml, "", "")
-    }
-
-    /// Starts a proxy with further lines of the pool.
-    pub(crate) fn with_pool(pool: &str) -> Self {
-        Self::with_all("", pool, "")
-    }
-
-    /// Starts a proxy with further keys of the route.
-    pub(crate) fn with_route(route: &str) -> Self {
-        Self::with_all("", "", route)
-    }
-
-    fn with_all(toml: &str, pool: &str, route: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let toml = format!(
-            "http2.enabled = true\nworkers = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\ntimeouts.drain = 1\n\
-             {toml}\n[pool.a]\nservers = [\"{}\"]\nhttp2 = \"on\"\n{pool}\n[[site]]\n[[site.route]]\npool = \"a\"\n{route}\n",
-            listener.local_addr().unwrap()
-        );
-        let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
-        Self { proxy, listener }
-    }
-
-    pub(crate) fn client(&self) -> Client {
-        Client::to(self.proxy.address())
-    }
-
-    pub(crate) fn http2_client(&self) -> crate::http2::Client {
-        crate::http2::Client::to(self.proxy.address())
+    fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
     }
 
     /// Accepts a connection of the proxy without a word.
     pub(crate) fn accept_silent(&self) -> TcpStream {
-        let (tcp, _) = self.listener.accept().unwrap();
+        let (tcp, _) = self.0.accept().unwrap();
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
         tcp
     }
@@ -74,6 +56,53 @@ impl Rig {
 
     pub(crate) fn accept(&self) -> Peer {
         self.accept_with(&[])
+    }
+}
+
+impl Rig {
+    pub(crate) fn start() -> Self {
+        Self::with("")
+    }
+
+    /// Starts a proxy with further lines of the configuration.
+    pub(crate) fn with(toml: &str) -> Self {
+        Self::with_all(toml, "", "", Origin::start(), None)
+    }
+
+    /// Starts a proxy with further lines of the pool.
+    pub(crate) fn with_pool(pool: &str) -> Self {
+        Self::with_all("", pool, "", Origin::start(), None)
+    }
+
+    /// Starts a proxy with further keys of the route.
+    pub(crate) fn with_route(route: &str) -> Self {
+        Self::with_all("", "", route, Origin::start(), None)
+    }
+
+    /// Starts a proxy for a pool with another server, which is asked only in place of the origin.
+    pub(crate) fn with_backup() -> (Self, Origin) {
+        let (origin, backup) = (Origin::start(), Origin::start());
+        (Self::with_all("", "", "", origin, Some(&backup)), backup)
+    }
+
+    fn with_all(toml: &str, pool: &str, route: &str, origin: Origin, backup: Option<&Origin>) -> Self {
+        let backup = backup.map(|backup| format!(", \"{} backup\"", backup.address()));
+        let toml = format!(
+            "http2.enabled = true\nworkers = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\ntimeouts.drain = 1\n\
+             {toml}\n[pool.a]\nservers = [\"{}\"{}]\nhttp2 = \"on\"\n{pool}\n[[site]]\n[[site.route]]\npool = \"a\"\n{route}\n",
+            origin.address(),
+            backup.unwrap_or_default()
+        );
+        let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+        Self { proxy, origin }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::to(self.proxy.address())
+    }
+
+    pub(crate) fn http2_client(&self) -> crate::http2::Client {
+        crate::http2::Client::to(self.proxy.address())
     }
 
     /// Returns the status of the proxy.

@@ -3,8 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::http2::{Client, DATA, END_STREAM, HEADERS, ON, RST_STREAM, WINDOW_UPDATE, frame, head};
-use crate::rig::Rig;
+use crate::http2::{
+    Client, DATA, END_STREAM, HEADERS, ON, PING, RST_STREAM, WINDOW_UPDATE, frame, get, head,
+};
+use crate::origin_http2_rig;
+use crate::rig::{Rig, body};
 
 #[test]
 fn urgent_stream_is_sent_before_another_one_with_data() {
@@ -40,6 +43,38 @@ fn urgent_stream_is_sent_before_another_one_with_data() {
         }
         assert!(of_other < LEN / 4, "{priorities:?}: {of_other}");
     }
+}
+
+/// The client has the default priority for both: without those of the responses they take turns.
+#[test]
+fn priority_of_a_response_decides_its_order() {
+    // Less than the window of the proxy.
+    const LEN: usize = 250_000;
+    let rig = origin_http2_rig::Rig::start();
+    let mut client = Client::with_window(rig.proxy.address(), 0);
+    client.send([get(1, "/slow"), get(3, "/fast")].concat());
+    let mut origin = rig.accept();
+    for _ in 0..2 {
+        let request = origin.request();
+        let urgency = if request.field(":path") == Some("/fast") { "u=0" } else { "u=7" };
+        let fields = [(":status", "200"), ("cache-control", "no-store"), ("priority", urgency)];
+        origin.head(request.stream, &fields, 0);
+        client.until(HEADERS).unwrap();
+        origin.data(request.stream, &body(LEN), END_STREAM);
+    }
+    // The proxy has all frames before.
+    origin.send(frame(PING, 0, 0, &[0; 8]));
+    origin.until(PING).unwrap();
+    client.send([1, 3].map(|stream| frame(WINDOW_UPDATE, 0, stream, &(LEN as u32).to_be_bytes())).concat());
+    let mut of_slow = 0;
+    loop {
+        let data = client.until(DATA).unwrap();
+        of_slow += if data.stream == 1 { data.payload.len() } else { 0 };
+        if data.stream == 3 && data.flags & END_STREAM > 0 {
+            break;
+        }
+    }
+    assert!(of_slow < LEN / 2, "{of_slow}");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn skip_chunks(reader: &mut impl std::io::BufRead) -> Option<()> {
 }
 
 /// Reads lines up to an empty one; `None` if the connection ends.
-fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
+pub(crate) fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
     let mut head = String::new();
     loop {
         let mut line = String::new();

@@ -49,7 +49,7 @@ fn curl_by_prior_knowledge() {
 
 /// Returns a proxy with a certificate, and the port of its listener with TLS; `None` without
 /// openssl.
-fn start_with_tls(origin: &Origin, folder: &Path) -> Option<(Proxy, u16)> {
+fn start_with_tls(origin: &Origin, folder: &Path, more: &str) -> Option<(Proxy, u16)> {
     let (certificate, key) = certificate(folder, Ipv4Addr::LOCALHOST)?;
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let tls = format!(
@@ -57,7 +57,7 @@ fn start_with_tls(origin: &Origin, folder: &Path) -> Option<(Proxy, u16)> {
         certificate.display(),
         key.display()
     );
-    Some((Setup::for_origin(origin.address).config(ON).config(&tls).start(), port))
+    Some((Setup::for_origin(origin.address).config(more).config(&tls).start(), port))
 }
 
 #[test]
@@ -66,7 +66,8 @@ fn curl_by_alpn() {
         return;
     }
     let (origin, folder) = (Origin::of_bodies(), tempfile::tempdir().unwrap());
-    let Some((_proxy, port)) = start_with_tls(&origin, folder.path()) else { return };
+    // By default.
+    let Some((_proxy, port)) = start_with_tls(&origin, folder.path(), "") else { return };
     for body in [SMALL, LARGE] {
         let url = format!("https://127.0.0.1:{port}{}", body.target());
         for (option, version) in [("--http2", "2"), ("--http2", "2"), ("--http1.1", "1.1")] {
@@ -75,6 +76,19 @@ fn curl_by_alpn() {
             assert_eq!(curl(&[&show[..], &[&url]].concat()).text(), version);
         }
     }
+}
+
+#[test]
+fn curl_gets_http_1_where_http2_is_off() {
+    if !program_or_skip("curl") {
+        return;
+    }
+    let (origin, folder) = (Origin::of_bodies(), tempfile::tempdir().unwrap());
+    let off = "http2.enabled = false\n";
+    let Some((_proxy, port)) = start_with_tls(&origin, folder.path(), off) else { return };
+    let url = format!("https://127.0.0.1:{port}{}", SMALL.target());
+    let show = ["--insecure", "--http2", "--output", "/dev/null", "--write-out", "%{http_version}"];
+    assert_eq!(curl(&[&show[..], &[&url]].concat()).text(), "1.1");
 }
 
 #[test]
@@ -100,7 +114,7 @@ fn every_case_of_h2spec_passes() {
     let proxy = start(&origin);
     assert_conformant(&h2spec, proxy.address.port(), &[]);
     let folder = tempfile::tempdir().unwrap();
-    let Some((_proxy, port)) = start_with_tls(&origin, folder.path()) else { return };
+    let Some((_proxy, port)) = start_with_tls(&origin, folder.path(), ON) else { return };
     assert_conformant(&h2spec, port, &["--tls", "--insecure"]);
 }
 

@@ -81,9 +81,10 @@ impl Link {
         state.is_over || state.protocol.is_leaving()
     }
 
-    /// Returns true if it has no streams.
-    pub(crate) fn has_no_streams(&self) -> bool {
-        self.state().slots.is_empty()
+    /// Returns true if it has no streams, and no request is about to open one.
+    pub(crate) fn is_unused(&self) -> bool {
+        let state = self.state();
+        state.slots.is_empty() && state.promised == 0
     }
 
     /// Lets the streams end, and accepts no more.
@@ -105,7 +106,7 @@ impl Link {
                 Ok(Driven::Busy) => is_quiet = false,
                 Ok(Driven::Idle) => is_quiet = true,
                 Ok(Driven::End(abuse)) => break abuse,
-                Err(TimedOut) if is_quiet && self.has_no_streams() => break None,
+                Err(TimedOut) if is_quiet && self.is_unused() => break None,
                 Err(TimedOut) if blocked.is_some() && blocked == self.blocked_at() => break None,
                 Err(TimedOut) => {}
             }

@@ -233,6 +233,7 @@ mod tests {
         let (request, _) = head::request(bytes).unwrap().unwrap();
         let account = Account {
             stream: None,
+            is_encrypted: false,
             client: SocketAddr::from(([192, 0, 2, 1], 5)),
             request: Some(&request),
             record: &Record {
