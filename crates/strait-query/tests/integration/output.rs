@@ -65,7 +65,7 @@ fn an_interrupted_query_leaves_no_file() {
     // Hours of work.
     let sql = "select a.time from packets a, packets b, packets c, packets d order by a.length + b.length";
     let mut query = Command::new(env!("CARGO_BIN_EXE_strait-query"))
-        .args(["--memory", "16MiB", "--output", &text(&path), sql, &scene.capture()])
+        .args(["--output", &text(&path), sql, &scene.capture()])
         .env("TMPDIR", scene.path("."))
         .stderr(Stdio::piped())
         .spawn()
