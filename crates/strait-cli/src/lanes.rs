@@ -83,27 +83,10 @@ pub(crate) fn run<T: Sink>(
         failure = failure.or(error);
     }
     let completed = lock(&state.sink).complete();
-    count_sink_loss(&mut counts, &**lock(&state.sink));
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
-    (session.report(counts), failure.or(completed.err()))
-}
-
-/// Moves the frames that the sink has lost from delivered to lost. Frames of an unknown lane are
-/// charged to the first lanes. No lane is charged with more than it delivered.
-pub(crate) fn count_sink_loss<T: Sink>(counts: &mut [ledger::LaneCounts], sink: &T) {
-    let mut lost = sink.lost();
-    let mut charge = |capture: &mut ledger::Capture, most: u64| {
-        let share = most.min(lost).min(capture.delivered);
-        capture.delivered -= share;
-        capture.lost.sink += share;
-        lost -= share;
-    };
-    for lane in counts.iter_mut() {
-        charge(&mut lane.capture, sink.lost_in(lane.queue));
-    }
-    for lane in counts {
-        charge(&mut lane.capture, u64::MAX);
-    }
+    let mut report = session.report(counts);
+    state.sink.into_inner().unwrap_or_else(PoisonError::into_inner).charge(&mut report);
+    (report, failure.or(completed.err()))
 }
 
 /// Returns the result of a lane that panicked. Its counts are lost.
@@ -239,10 +222,10 @@ impl<T: Sink> CaptureState<'_, T> {
 
     /// Passes the ledger to a sink that stores it.
     fn record(&self) {
-        let mut lanes = lock(&self.snapshots).clone();
-        count_sink_loss(&mut lanes, &**lock(&self.sink));
-        let report = lock(&self.session).report(lanes);
-        lock(&self.sink).record(&report);
+        let mut report = self.report();
+        let mut sink = lock(&self.sink);
+        sink.charge(&mut report);
+        sink.record(&report);
     }
 
     /// Returns this ledger as Prometheus text.

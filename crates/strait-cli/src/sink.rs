@@ -29,12 +29,9 @@ pub(crate) trait Sink: Send {
     fn complete(&mut self) -> Result<(), Error> {
         Ok(())
     }
-    /// Returns the number of consumed frames that were lost.
-    fn lost(&self) -> u64;
-    /// Returns the part of [`Sink::lost`] that a lane delivered, if the sink knows it.
-    fn lost_in(&self, _lane: u32) -> u64 {
-        0
-    }
+    /// Moves consumed frames that were lost from delivered to lost in the ledger. A sink with
+    /// several targets adds the ledger of each.
+    fn charge(&self, report: &mut Report);
     /// Returns true if [`Sink::record`] stores the ledger.
     fn records(&self) -> bool {
         false
