@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use strait_capture::{Batch, Interrupter, Lane, LinkStatus, Session};
-use strait_ledger::prometheus::{Text, write_capture};
+use strait_ledger::prometheus::{Text, write_capture, write_targets};
 use strait_ledger::{self as ledger, Report};
 
 use crate::Error;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::print_stderr;
-use crate::sink::Sink;
+use crate::sink::{CountTargets, Sink};
 
 /// Interval at which a waiting lane checks for the end of the capture.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,13 +48,14 @@ pub(crate) fn run<T: Sink>(
         Err(error) => return (session.report(Vec::new()), Some(error)),
     };
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
-    let records = sink.records();
+    let (records, count_targets) = (sink.records(), sink.target_metrics());
     let state = CaptureState {
         snapshots: Mutex::new(vec![ledger::LaneCounts::default(); lanes.len()]),
         session: Mutex::new(session),
         sink: Mutex::new(sink),
         written_bytes,
         records,
+        count_targets,
         remaining_packets: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         lane_ended,
@@ -104,6 +105,8 @@ struct CaptureState<'a, T> {
     written_bytes: Option<AtomicU64>,
     /// True if the sink stores the ledger.
     records: bool,
+    /// Counts the targets of the sink.
+    count_targets: Option<CountTargets>,
     snapshots: Mutex<Vec<ledger::LaneCounts>>,
     /// Remaining number of packets. It changes only under the sink's lock.
     remaining_packets: AtomicU64,
@@ -231,7 +234,11 @@ impl<T: Sink> CaptureState<'_, T> {
     /// Returns this ledger as Prometheus text.
     fn exposition(&self) -> String {
         let mut text = Text::default();
-        write_capture(&mut text, &self.report());
+        let report = self.report();
+        write_capture(&mut text, &report);
+        if let Some(count) = &self.count_targets {
+            write_targets(&mut text, &report, &count());
+        }
         text.into_string()
     }
 

@@ -33,7 +33,7 @@ pub(crate) use self::owners::{owner_json, process_name};
 pub(crate) use self::tables::{Args as TableArgs, print_schema};
 pub(crate) use self::targets::Targets;
 use crate::Error;
-use crate::sink::Sink;
+use crate::sink::{CountTargets, Sink};
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
@@ -174,6 +174,13 @@ impl Sink for Output {
     fn record(&mut self, report: &Report) {
         if let Self::Tables(tables) = self {
             tables.record(report);
+        }
+    }
+
+    fn target_metrics(&self) -> Option<CountTargets> {
+        match self {
+            Self::Tables(targets) => targets.target_metrics(),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => None,
         }
     }
 

@@ -4,8 +4,12 @@ use std::time::Instant;
 
 use strait_capture::Frame;
 use strait_ledger::Report;
+use strait_ledger::prometheus::TargetMetrics;
 
 use crate::Error;
+
+/// Function that counts the targets of a sink.
+pub(crate) type CountTargets = Box<dyn Fn() -> Vec<TargetMetrics> + Send + Sync>;
 
 /// Consumer of the frames of all lanes.
 pub(crate) trait Sink: Send {
@@ -38,6 +42,10 @@ pub(crate) trait Sink: Send {
     }
     /// Stores the ledger of a running capture. Called every few seconds.
     fn record(&mut self, _report: &Report) {}
+    /// Returns a function that counts the targets of the sink without its lock, if it has targets.
+    fn target_metrics(&self) -> Option<CountTargets> {
+        None
+    }
     /// Returns the bytes written to files so far, if the sink writes files.
     fn written_bytes(&self) -> Option<u64> {
         None

@@ -1,15 +1,16 @@
 //! Open tables of one target, and their place.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
+use strait_ledger::prometheus::{ExportMetrics, SpoolMetrics, TargetMetrics};
 use strait_ledger::{Report, TargetReport};
 use strait_os::clock;
 use strait_program::output::print_stderr;
-use strait_table::export::Exporter;
+use strait_table::export::{Exported, Exporter};
 use strait_table::flows::FlowLimits;
 use strait_table::packets::InterfaceNames;
-use strait_table::sink::{ExportOptions, Recovered, TableSink};
+use strait_table::sink::{ExportOptions, Recovered, SinkCounts, TableSink};
 use strait_table::{Options, Packet, TableError};
 
 use super::closed::{ClosedTarget, Totals};
@@ -141,12 +142,62 @@ impl TableOutput {
         self.sink.written_bytes()
     }
 
+    pub(super) fn gauges(&self) -> Gauges {
+        Gauges { url: self.url.clone(), counts: self.sink.counts(), place: self.place.clone() }
+    }
+
     /// Completes the tables. `report` is the ledger of this target.
     pub(super) fn close(self, report: &Report) -> ClosedTarget {
         let failure = self.failure.map(Error::from);
         match self.sink.close(report, clock::realtime_ns()) {
             Ok(summary) => ClosedTarget { totals: Totals { place: Some(self.place), summary }, failure },
             Err(error) => ClosedTarget { totals: Totals::default(), failure: failure.or(Some(error.into())) },
+        }
+    }
+}
+
+/// Counts of a target, which another thread reads.
+pub(super) struct Gauges {
+    url: String,
+    counts: SinkCounts,
+    place: Place,
+}
+
+impl Gauges {
+    pub(super) fn metrics(&self) -> TargetMetrics {
+        let summary = self.counts.summary();
+        let files = summary.files();
+        let (mut has_failed, mut export, mut spool) = (self.counts.has_failed(), None, None);
+        match &self.place {
+            Place::Directory(_) => {}
+            Place::Export(exporter) => {
+                has_failed |= exporter.failure().is_some();
+                let Exported { flows, repeated, lost, .. } = summary.exported;
+                export = Some(ExportMetrics { sent: flows, retried: repeated, lost });
+            }
+            Place::Bucket(upload) => {
+                let (usage, progress) = (upload.spool().usage(), upload.progress());
+                spool = Some(SpoolMetrics {
+                    bytes: usage.bytes,
+                    bytes_max: upload.spool().bytes_max(),
+                    files: usage.files,
+                    oldest_seconds: usage.oldest_age(SystemTime::now()).as_secs_f64(),
+                    sent_files: progress.files,
+                    sent_bytes: progress.bytes,
+                    retried: progress.retried,
+                    lost_rows: files.refused,
+                });
+            }
+        }
+        TargetMetrics {
+            target: self.url.clone(),
+            lost: self.counts.lost(),
+            is_failing: has_failed,
+            rows: files.rows,
+            files: files.files,
+            bytes: summary.bytes(),
+            export,
+            spool,
         }
     }
 }

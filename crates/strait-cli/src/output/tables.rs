@@ -17,8 +17,8 @@ use strait_table::messages::SelectedMessages;
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::Recovered;
 use strait_table::{
-    FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, interface_names, no_names, publish,
-    schema, sensor_name,
+    FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, interface_names, no_names, publish, schema,
+    sensor_name,
 };
 
 use super::place::Place;
@@ -236,7 +236,8 @@ impl Args {
             Target::Broker(broker) => Place::Export(Arc::new(self.open_broker(capture, broker)?)),
             Target::Bucket(bucket) => {
                 let spool = self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL));
-                Place::Bucket(Arc::new(Upload::start(bucket, spool)?))
+                let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
+                Place::Bucket(Arc::new(Upload::start(bucket, spool, bytes_max)?))
             }
         })
     }
@@ -249,11 +250,7 @@ impl Args {
         waits: bool,
     ) -> Result<Options, Error> {
         let (directory, spool) = match place {
-            Place::Bucket(upload) => {
-                let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
-                let spool = Spool::new(upload.directory(), bytes_max, Spool::PATIENCE);
-                (upload.directory().to_owned(), Some(Arc::new(spool)))
-            }
+            Place::Bucket(upload) => (upload.directory().to_owned(), Some(Arc::clone(upload.spool()))),
             Place::Directory(directory) => (directory.clone(), None),
             Place::Export(_) => return Err(Error::Failed("an export has no files".into())),
         };

@@ -13,9 +13,9 @@ use strait_table::{Packet, TableError};
 
 use super::closed::{ClosedTarget, at_once};
 use super::owners::OwnerTexts;
-use super::table_output::TableOutput;
+use super::table_output::{Gauges, TableOutput};
 use crate::Error;
-use crate::sink::Sink;
+use crate::sink::{CountTargets, Sink};
 
 /// Open targets, at least one.
 pub(crate) struct Targets {
@@ -161,6 +161,11 @@ impl Sink for Targets {
         for (at, target) in self.all.iter_mut().enumerate() {
             target.record(&report_of(report, at));
         }
+    }
+
+    fn target_metrics(&self) -> Option<CountTargets> {
+        let gauges: Vec<Gauges> = self.all.iter().map(TableOutput::gauges).collect();
+        Some(Box::new(move || gauges.iter().map(Gauges::metrics).collect()))
     }
 
     fn written_bytes(&self) -> Option<u64> {

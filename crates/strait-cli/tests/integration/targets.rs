@@ -1,6 +1,7 @@
 //! Several `--to`: a target that is full or down loses its own packets, and no other target does.
 //! Each target has a ledger that balances and that its rows equal.
 
+use std::cell::RefCell;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 
@@ -9,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::disk::SmallDisk;
+use crate::metrics::{address, scrape};
 use crate::refusals::RECORDING;
 use crate::rig::{Capture, LIMIT, balances, count, ledger, lost, numbered, run, send, strait};
 use crate::tables::{Lake, files};
@@ -85,9 +87,23 @@ fn collector_that_is_down_or_does_not_read_costs_the_files_no_row() {
     let silent = wire.right().run(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let silent_url = format!("ipfix+tcp://{}", silent.local_addr().unwrap());
     let (url, down) = (lake.url(), "ipfix+tcp://127.0.0.1:9");
-    let options = ["--to", down, "--to", &silent_url, "--to", &url, "--flow-idle", "1", "--json", "ip"];
-    let capture = Capture::start(wire.right(), &options);
+    let options =
+        ["--to", down, "--to", &silent_url, "--to", &url, "--flow-idle", "1", "--json", "--metrics", "0"];
+    let capture = Capture::start(wire.right(), &[&options[..], &["ip"]].concat());
+    assert!(wait_until(LIMIT, || address(&capture.stderr()).is_some()), "{}", capture.stderr());
+    let metrics = address(&capture.stderr()).expect("an address");
     send(&wire, &numbered(2000));
+    let text = RefCell::new(String::new());
+    let has = |sample: &str| {
+        *text.borrow_mut() = wire.right().run(|| scrape(metrics));
+        text.borrow().lines().any(|line| line.contains(sample) && !line.ends_with(" 0"))
+    };
+    for sample in [
+        format!("strait_target_failing{{interface=\"right\",path=\"v3\",target=\"{down}\"}} 1"),
+        format!("strait_export_sent_flows_total{{interface=\"right\",path=\"v3\",target=\"{silent_url}\"}}"),
+    ] {
+        assert!(wait_until(LIMIT, || has(&sample)), "{sample} in {}", text.borrow());
+    }
     let finished = capture.end(Signal::INT);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let end = last_line(&finished);
