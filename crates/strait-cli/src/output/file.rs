@@ -59,8 +59,8 @@ pub(crate) struct Args {
     /// Write each packet on arrival, to the file or as a line
     #[arg(short = 'U', long)]
     packet_buffered: bool,
-    /// Write an index beside each file, FILE.sidx: with it strait query --pcap reads only the
-    /// needed parts of the file
+    /// Write an index beside each file, FILE.sidx: with it strait query reads only the needed parts
+    /// of the file
     #[arg(long)]
     index: bool,
 }
