@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
 use strait_os::retry::Attempts;
 use strait_program::Error;
@@ -192,9 +192,13 @@ impl Sender<'_> {
 struct ProgressOutput(io::Stdout);
 
 impl ProgressOutput {
-    /// Returns none if standard output can block.
+    /// Returns none if standard output is no pipe, or can block.
     fn open() -> Option<Self> {
         let output = io::stdout();
+        let kind = FileType::from_raw_mode(fstat(&output).ok()?.st_mode);
+        if kind != FileType::Fifo {
+            return None;
+        }
         let flags = fcntl_getfl(&output).ok()?;
         fcntl_setfl(&output, flags | OFlags::NONBLOCK).ok()?;
         Some(Self(output))

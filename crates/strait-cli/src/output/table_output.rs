@@ -111,10 +111,9 @@ impl TableOutput {
         self.sink.complete()
     }
 
-    /// Notes a failure; the first one is reported unless the target is alone, as that ends the
-    /// capture.
-    pub(super) fn fail(&mut self, error: TableError, is_alone: bool) {
-        if self.failure.is_none() && !is_alone {
+    /// Notes a failure. The first one is printed if the caller goes on.
+    pub(super) fn fail(&mut self, error: TableError, goes_on: bool) {
+        if self.failure.is_none() && goes_on {
             report_failure(&self.url, &error);
         }
         self.failure.get_or_insert(error);

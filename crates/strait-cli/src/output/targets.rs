@@ -78,14 +78,22 @@ impl Targets {
     /// All targets have failed.
     fn each(&mut self, act: impl Fn(&mut TableOutput) -> Result<(), TableError>) -> Result<(), Error> {
         let mut has_failed = false;
-        let is_alone = self.all.len() == 1;
-        for target in &mut self.all {
-            if let Err(error) = act(target) {
-                has_failed = true;
-                target.fail(error, is_alone);
-            }
+        for at in 0..self.all.len() {
+            let Some(Err(error)) = self.all.get_mut(at).map(&act) else { continue };
+            has_failed = true;
+            self.fail(at, error);
         }
         if has_failed { self.check() } else { Ok(()) }
+    }
+
+    /// Notes the failure of a target. It is printed while another target works; that of the last one
+    /// ends the capture.
+    fn fail(&mut self, at: usize, error: TableError) {
+        let is_other_working =
+            self.all.iter().enumerate().any(|(other, target)| other != at && target.failure().is_none());
+        if let Some(target) = self.all.get_mut(at) {
+            target.fail(error, is_other_working);
+        }
     }
 
     /// Returns the first failure if all targets have failed.
@@ -138,11 +146,10 @@ impl Sink for Targets {
     }
 
     fn complete(&mut self) -> Result<(), Error> {
-        let is_alone = self.all.len() == 1;
         let completed = at_once(self.all.iter_mut(), TableOutput::complete);
-        for (target, completed) in self.all.iter_mut().zip(completed) {
+        for (at, completed) in completed.into_iter().enumerate() {
             if let Err(error) = completed {
-                target.fail(error, is_alone);
+                self.fail(at, error);
             }
         }
         self.check()
