@@ -13,6 +13,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use strait_capture::owners::Select;
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
+use strait_ledger::{Report, TargetReport};
 use strait_program::{Failure as _, Streams};
 
 use crate::Error;
@@ -20,7 +21,7 @@ use crate::input;
 use crate::lanes::{self, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
-use crate::output::{self, Closed, print_stderr};
+use crate::output::{self, Closed, ExportedTotals, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 
 pub(crate) use self::interfaces::ChosenInterface;
@@ -159,6 +160,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 -w web.pcapng --rotate-mib 100 --ring-files 10 port 80
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -i eth0 --to file:/srv/lake --sensor fr1
+  strait capture -i eth0 --to file:/srv/lake --to kafka://192.0.2.1/flows
   strait capture -r 'day/*.pcapng' --to file:/srv/lake --sensor fr1
   strait capture -r web.pcapng --json host 10.0.0.1";
 
@@ -233,17 +235,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         print_stderr(format_args!("strait: note: {losses}\n"));
     }
     let owners = output.owners();
-    let Closed { line, exported } = output.close(&report);
-    print_report(&JsonReport { report: &report, owners, exported }, args.json)?;
-    let result = line.map(|files| {
+    let closed = output.close(&report);
+    print_report(&JsonReport::new(&report, owners, &closed.exported), args.json)?;
+    closed.end(failure, args.json)
+}
+
+impl Closed {
+    /// Prints the line about the files, and returns the failure of the capture, else that of the
+    /// output.
+    fn end(self, failure: Option<Error>, json: bool) -> Result<(), Error> {
+        let has_failed = failure.is_some() || self.failure.is_some();
         // With --json only after a failure, to name the remaining files.
-        if let Some(files) = files.filter(|_| !args.json || failure.is_some()) {
+        if let Some(files) = self.line.filter(|_| !json || has_failed) {
             print_stderr(format_args!("{files}\n"));
         }
-    });
-    match failure {
-        Some(error) if !error.is_reader_gone() => Err(error),
-        _ => result,
+        let failure = failure.filter(|error| !error.is_reader_gone()).or(self.failure);
+        failure.map_or(Ok(()), Err)
     }
 }
 
@@ -266,13 +273,39 @@ fn print_report(object: &JsonReport<'_>, json: bool) -> Result<(), Error> {
 #[derive(Serialize)]
 struct JsonReport<'a> {
     #[serde(flatten)]
-    report: &'a strait_ledger::Report,
+    report: &'a Report,
     /// Packets by owner, with `--owner` and without `-w`.
     #[serde(skip_serializing_if = "Option::is_none")]
     owners: Option<serde_json::Value>,
+    /// Totals of all exports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exported: Option<ExportedTotals>,
+    /// Ledger of each target, with `--to`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<JsonTarget<'a>>,
+}
+
+/// Target in the object of `--json`.
+#[derive(Serialize)]
+struct JsonTarget<'a> {
+    #[serde(flatten)]
+    ledger: &'a TargetReport,
     /// Totals of an export.
     #[serde(skip_serializing_if = "Option::is_none")]
-    exported: Option<serde_json::Value>,
+    exported: Option<ExportedTotals>,
+}
+
+impl<'a> JsonReport<'a> {
+    fn new(
+        report: &'a Report,
+        owners: Option<serde_json::Value>,
+        exported: &[Option<ExportedTotals>],
+    ) -> Self {
+        let totals = exported.iter().copied().chain(std::iter::repeat(None));
+        let target = |(ledger, exported)| JsonTarget { ledger, exported };
+        let targets = report.targets.iter().zip(totals).map(target).collect();
+        Self { report, owners, exported: ExportedTotals::sum(exported), targets }
+    }
 }
 
 impl Args {

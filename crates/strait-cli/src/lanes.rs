@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use strait_capture::{Batch, Interrupter, Lane, LinkStatus, Session};
-use strait_ledger::prometheus::{Text, write_capture};
+use strait_ledger::prometheus::{Text, write_capture, write_targets};
 use strait_ledger::{self as ledger, Report};
 
 use crate::Error;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::print_stderr;
-use crate::sink::Sink;
+use crate::sink::{CountTargets, Sink};
 
 /// Interval at which a waiting lane checks for the end of the capture.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,13 +48,14 @@ pub(crate) fn run<T: Sink>(
         Err(error) => return (session.report(Vec::new()), Some(error)),
     };
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
-    let records = sink.records();
+    let (records, count_targets) = (sink.records(), sink.target_metrics());
     let state = CaptureState {
         snapshots: Mutex::new(vec![ledger::LaneCounts::default(); lanes.len()]),
         session: Mutex::new(session),
         sink: Mutex::new(sink),
         written_bytes,
         records,
+        count_targets,
         remaining_packets: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         lane_ended,
@@ -83,27 +84,10 @@ pub(crate) fn run<T: Sink>(
         failure = failure.or(error);
     }
     let completed = lock(&state.sink).complete();
-    count_sink_loss(&mut counts, &**lock(&state.sink));
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
-    (session.report(counts), failure.or(completed.err()))
-}
-
-/// Moves the frames that the sink has lost from delivered to lost. Frames of an unknown lane are
-/// charged to the first lanes. No lane is charged with more than it delivered.
-pub(crate) fn count_sink_loss<T: Sink>(counts: &mut [ledger::LaneCounts], sink: &T) {
-    let mut lost = sink.lost();
-    let mut charge = |capture: &mut ledger::Capture, most: u64| {
-        let share = most.min(lost).min(capture.delivered);
-        capture.delivered -= share;
-        capture.lost.sink += share;
-        lost -= share;
-    };
-    for lane in counts.iter_mut() {
-        charge(&mut lane.capture, sink.lost_in(lane.queue));
-    }
-    for lane in counts {
-        charge(&mut lane.capture, u64::MAX);
-    }
+    let mut report = session.report(counts);
+    state.sink.into_inner().unwrap_or_else(PoisonError::into_inner).charge(&mut report);
+    (report, failure.or(completed.err()))
 }
 
 /// Returns the result of a lane that panicked. Its counts are lost.
@@ -121,6 +105,8 @@ struct CaptureState<'a, T> {
     written_bytes: Option<AtomicU64>,
     /// True if the sink stores the ledger.
     records: bool,
+    /// Counts the targets of the sink.
+    count_targets: Option<CountTargets>,
     snapshots: Mutex<Vec<ledger::LaneCounts>>,
     /// Remaining number of packets. It changes only under the sink's lock.
     remaining_packets: AtomicU64,
@@ -239,16 +225,20 @@ impl<T: Sink> CaptureState<'_, T> {
 
     /// Passes the ledger to a sink that stores it.
     fn record(&self) {
-        let mut lanes = lock(&self.snapshots).clone();
-        count_sink_loss(&mut lanes, &**lock(&self.sink));
-        let report = lock(&self.session).report(lanes);
-        lock(&self.sink).record(&report);
+        let mut report = self.report();
+        let mut sink = lock(&self.sink);
+        sink.charge(&mut report);
+        sink.record(&report);
     }
 
     /// Returns this ledger as Prometheus text.
     fn exposition(&self) -> String {
         let mut text = Text::default();
-        write_capture(&mut text, &self.report());
+        let report = self.report();
+        write_capture(&mut text, &report);
+        if let Some(count) = &self.count_targets {
+            write_targets(&mut text, &report, &count());
+        }
         text.into_string()
     }
 

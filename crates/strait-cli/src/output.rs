@@ -1,13 +1,17 @@
 //! Outputs of captured packets: a file, one line per packet on standard output, or a count only.
 
+mod closed;
 mod file;
 mod lines;
 mod origin;
 mod owners;
+mod place;
 mod program;
 mod publisher;
+mod table_output;
 mod tables;
 mod target;
+mod targets;
 mod upload;
 
 use std::time::Instant;
@@ -19,15 +23,17 @@ pub(crate) use strait_program::output::{
     omit_notices, print_account, print_line, print_notice, print_stderr, print_text, printable,
 };
 
+pub(crate) use self::closed::{Closed, ClosedTarget, ExportedTotals, finish};
 pub(crate) use self::file::Args;
 use self::file::FileOutput;
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
-pub(crate) use self::tables::{Args as TableArgs, TableOutput, Totals, print_schema};
+pub(crate) use self::tables::{Args as TableArgs, print_schema};
+pub(crate) use self::targets::Targets;
 use crate::Error;
-use crate::sink::Sink;
+use crate::sink::{CountTargets, Sink};
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
@@ -52,7 +58,7 @@ pub(crate) struct Source<'a> {
 /// An output of captured packets.
 pub(crate) enum Output {
     File(Box<FileOutput>),
-    Tables(Box<TableOutput>),
+    Tables(Box<Targets>),
     Text(Box<Text>),
     /// Counts the packets of each owner.
     Owners(Box<Tally>),
@@ -90,25 +96,13 @@ impl Output {
     pub(crate) fn close(self, report: &Report) -> Closed {
         let line = match self {
             Self::File(file) => file.close(report).map(Some),
-            Self::Tables(tables) => match tables.close(report) {
-                Ok(totals) => {
-                    return Closed { line: totals.line().map(Some), exported: totals.exported() };
-                }
-                Err(error) => Err(error),
-            },
+            Self::Tables(targets) => return finish(targets.close(report)),
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Owners(_) | Self::Nothing => Ok(None),
         };
-        Closed { line, exported: None }
+        let (line, failure) = line.map_or_else(|error| (None, Some(error)), |line| (line, None));
+        Closed { line, failure, exported: Vec::new() }
     }
-}
-
-/// Completed output.
-pub(crate) struct Closed {
-    /// Line about the files, or the failure.
-    pub(crate) line: Result<Option<String>, Error>,
-    /// Totals of an export, as a JSON object.
-    pub(crate) exported: Option<serde_json::Value>,
 }
 
 impl Sink for Output {
@@ -164,10 +158,12 @@ impl Sink for Output {
         }
     }
 
-    fn lost_in(&self, lane: u32) -> u64 {
+    fn charge(&self, report: &mut Report) {
         match self {
-            Self::Tables(tables) => tables.lost_in(lane),
-            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => 0,
+            Self::File(file) => report.charge_sink(file.lost(), |_| 0),
+            Self::Tables(targets) => targets.charge(report),
+            Self::Text(text) => report.charge_sink(text.lost(), |_| 0),
+            Self::Owners(_) | Self::Nothing => {}
         }
     }
 
@@ -181,12 +177,10 @@ impl Sink for Output {
         }
     }
 
-    fn lost(&self) -> u64 {
+    fn target_metrics(&self) -> Option<CountTargets> {
         match self {
-            Self::File(file) => file.lost(),
-            Self::Tables(tables) => tables.lost(),
-            Self::Text(text) => text.lost(),
-            Self::Owners(_) | Self::Nothing => 0,
+            Self::Tables(targets) => targets.target_metrics(),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => None,
         }
     }
 

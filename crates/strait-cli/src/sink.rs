@@ -4,8 +4,12 @@ use std::time::Instant;
 
 use strait_capture::Frame;
 use strait_ledger::Report;
+use strait_ledger::prometheus::TargetMetrics;
 
 use crate::Error;
+
+/// Function that counts the targets of a sink.
+pub(crate) type CountTargets = Box<dyn Fn() -> Vec<TargetMetrics> + Send + Sync>;
 
 /// Consumer of the frames of all lanes.
 pub(crate) trait Sink: Send {
@@ -29,18 +33,19 @@ pub(crate) trait Sink: Send {
     fn complete(&mut self) -> Result<(), Error> {
         Ok(())
     }
-    /// Returns the number of consumed frames that were lost.
-    fn lost(&self) -> u64;
-    /// Returns the part of [`Sink::lost`] that a lane delivered, if the sink knows it.
-    fn lost_in(&self, _lane: u32) -> u64 {
-        0
-    }
+    /// Moves consumed frames that were lost from delivered to lost in the ledger. A sink with
+    /// several targets adds the ledger of each.
+    fn charge(&self, report: &mut Report);
     /// Returns true if [`Sink::record`] stores the ledger.
     fn records(&self) -> bool {
         false
     }
     /// Stores the ledger of a running capture. Called every few seconds.
     fn record(&mut self, _report: &Report) {}
+    /// Returns a function that counts the targets of the sink without its lock, if it has targets.
+    fn target_metrics(&self) -> Option<CountTargets> {
+        None
+    }
     /// Returns the bytes written to files so far, if the sink writes files.
     fn written_bytes(&self) -> Option<u64> {
         None

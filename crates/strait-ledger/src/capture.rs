@@ -123,6 +123,13 @@ impl Capture {
         self.events.subtract(&other.events);
     }
 
+    /// Counts delivered packets as lost in the sink, at most all of them.
+    pub(crate) fn lose_in_sink(&mut self, packets: u64) {
+        let packets = packets.min(self.delivered);
+        self.delivered -= packets;
+        self.lost.sink += packets;
+    }
+
     /// Returns the sum of delivered, filtered and lost, which must equal `received`.
     pub fn accounted(&self) -> u64 {
         self.delivered + self.filtered + self.lost.total()

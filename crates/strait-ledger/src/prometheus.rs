@@ -4,7 +4,11 @@
 //! carry the label `queue`; other counts have `queue=""`, so that a sum over the label is the
 //! session's total. There is no state between two calls.
 
+mod targets;
+
 use std::fmt::{self, Display, Write as _};
+
+pub use self::targets::{ExportMetrics, SpoolMetrics, TargetMetrics, write_targets};
 
 use crate::capture::Capture;
 use crate::report::Report;

@@ -30,9 +30,61 @@ pub struct Report {
     pub capture: Capture,
     /// Counts of each lane.
     pub lanes: Vec<LaneCounts>,
+    /// Ledger of each target, if packets go to targets. The counts of the session are then those of
+    /// the target that lost most.
+    #[serde(skip)]
+    pub targets: Vec<TargetReport>,
+}
+
+/// Ledger of one target: that of the session, with the losses of this target alone in `sink`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TargetReport {
+    /// URL of the target.
+    pub target: String,
+    /// Sum of all lanes, and of the counts that belong to no lane.
+    #[serde(flatten)]
+    pub capture: Capture,
+    /// Counts of each lane.
+    #[serde(skip)]
+    pub lanes: Vec<LaneCounts>,
 }
 
 impl Report {
+    /// Returns the ledger of a target alone.
+    #[must_use]
+    pub fn of(&self, target: &TargetReport) -> Self {
+        let TargetReport { capture, lanes, .. } = target.clone();
+        Self { capture, lanes, targets: Vec::new(), ..self.clone() }
+    }
+
+    /// Sets the ledgers of all targets, and takes the counts of the one that lost most, the first
+    /// of several. Without a target nothing changes.
+    pub fn set_targets(&mut self, targets: Vec<TargetReport>) {
+        let worst = targets.iter().rev().max_by_key(|target| target.capture.lost.total());
+        if let Some(TargetReport { capture, lanes, .. }) = worst {
+            (self.capture, self.lanes) = (*capture, lanes.clone());
+        }
+        self.targets = targets;
+    }
+
+    /// Moves `lost` delivered packets to the losses in the sink: first up to `lost_in(queue)` of
+    /// each lane, then the rest of any lane. No lane is charged with more than it delivered.
+    pub fn charge_sink(&mut self, mut lost: u64, lost_in: impl Fn(u32) -> u64) {
+        let whole = &mut self.capture;
+        let mut charge = |capture: &mut Capture, most: u64| {
+            let share = most.min(lost).min(capture.delivered);
+            capture.lose_in_sink(share);
+            whole.lose_in_sink(share);
+            lost -= share;
+        };
+        for lane in &mut self.lanes {
+            charge(&mut lane.capture, lost_in(lane.queue));
+        }
+        for lane in &mut self.lanes {
+            charge(&mut lane.capture, u64::MAX);
+        }
+    }
+
     /// Builds a report; its total is the sum of `lanes` and of `unattributed`: counts that belong
     /// to the interface as a whole, such as packets that the NIC missed.
     pub fn from_lanes(lanes: Vec<LaneCounts>, unattributed: &Capture) -> Self {
@@ -57,6 +109,9 @@ impl fmt::Display for Report {
         write_events(f, self)?;
         if self.lanes.len() > 1 {
             self.lanes.iter().try_for_each(|lane| write_lane(f, lane))?;
+        }
+        if self.targets.len() > 1 {
+            self.targets.iter().try_for_each(|target| write_target(f, target))?;
         }
         write_verdict(f, &self.capture)
     }
@@ -125,6 +180,19 @@ fn write_lane(f: &mut fmt::Formatter<'_>, lane: &LaneCounts) -> fmt::Result {
     let (delivered, lost) = (lane.capture.delivered, lane.capture.lost.total());
     row(f, &name, lane.capture.received)?;
     writeln!(f, "  delivered {}, lost {}", Grouped(delivered), Grouped(lost))
+}
+
+fn write_target(
+    f: &mut fmt::Formatter<'_>,
+    TargetReport { target, capture, .. }: &TargetReport,
+) -> fmt::Result {
+    let (delivered, lost) = (Grouped(capture.delivered), Grouped(capture.lost.total()));
+    let sink = Grouped(capture.lost.sink);
+    writeln!(f, "  to {target}: delivered {delivered}, lost {lost}, of these in the sink {sink}")?;
+    match capture.check_balance() {
+        Ok(()) => Ok(()),
+        Err(imbalance) => writeln!(f, "the ledger of this target does not balance: {imbalance}"),
+    }
 }
 
 fn write_verdict(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
@@ -244,6 +312,45 @@ mod tests {
             assert!(report.to_string().contains(&row), "{report}");
         }
         assert!(!report.to_string().contains("link downs"), "{report}");
+    }
+
+    /// Returns the ledger of a target that has lost packets in the sink.
+    fn target(name: &str, lost: u64, of_second: u64) -> TargetReport {
+        let mut report = sample();
+        report.charge_sink(lost, |queue| if queue == 1 { of_second } else { 0 });
+        let Report { capture, lanes, .. } = report;
+        TargetReport { target: name.into(), capture, lanes }
+    }
+
+    #[test]
+    fn losses_of_a_sink_are_charged_to_the_lanes_that_delivered() {
+        let TargetReport { capture, lanes, .. } = target("", 450, 440);
+        assert_eq!((capture.check_balance(), capture.lost.sink, capture.delivered), (Ok(()), 450, 950));
+        assert_eq!([0, 1].map(|lane: usize| lanes[lane].capture.lost.sink), [10, 440]);
+        let all = target("", u64::MAX, u64::MAX).capture;
+        assert_eq!((all.delivered, all.lost.sink, all.check_balance()), (0, 1400, Ok(())));
+    }
+
+    #[test]
+    fn session_has_the_counts_of_the_target_that_lost_most() {
+        let mut report = sample();
+        report.set_targets(Vec::new());
+        assert_eq!(report, sample());
+        let targets = vec![target("file:/a", 0, 0), target("file:/b", 450, 440), target("file:/c", 449, 0)];
+        report.set_targets(targets);
+        assert_eq!((report.capture.lost.sink, report.lanes[1].capture.lost.sink), (450, 440));
+        assert_eq!(report.of(&report.targets[0]), sample());
+        let text = report.to_string();
+        for line in [
+            "  to file:/a: delivered 1,400, lost 8, of these in the sink 0\n",
+            "  to file:/b: delivered 950, lost 458, of these in the sink 450\n",
+            "the ledger balances",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        report.targets[2].capture.delivered += 3;
+        let text = report.to_string();
+        assert!(text.contains("this target does not balance: 3 more"), "{text}");
     }
 
     #[test]

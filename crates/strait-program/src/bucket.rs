@@ -1,4 +1,5 @@
-//! URL of a bucket, which the program that writes files and the one that uploads them parse.
+//! URL of a bucket, which the program that writes files and the one that uploads them parse, and
+//! the counts that the latter reports to the former.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,9 +55,66 @@ impl fmt::Display for Bucket {
     }
 }
 
+/// Counts of an upload since its program has started: `FILES BYTES RETRIED`, a line on its standard
+/// output after each change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Files that were sent.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Attempts that failed, after which the files are sent again.
+    pub retried: u64,
+}
+
+/// Maximum length of the line.
+pub const PROGRESS_LEN_MAX: usize = 64;
+
+impl Progress {
+    /// Returns the sum with the counts of an earlier program.
+    #[must_use]
+    pub fn plus(self, earlier: Self) -> Self {
+        Self {
+            files: self.files.saturating_add(earlier.files),
+            bytes: self.bytes.saturating_add(earlier.bytes),
+            retried: self.retried.saturating_add(earlier.retried),
+        }
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} {}", self.files, self.bytes, self.retried)
+    }
+}
+
+impl FromStr for Progress {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<u64>, _> = line.split_whitespace().map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok(&[files, bytes, retried]) => Ok(Self { files, bytes, retried }),
+            _ => Err("the progress of an upload has three numbers".into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_is_a_short_line_of_three_numbers() {
+        let progress = Progress { files: 1, bytes: u64::MAX, retried: 3 };
+        assert_eq!(progress.to_string().parse(), Ok(progress));
+        let most = Progress { files: u64::MAX, bytes: u64::MAX, retried: u64::MAX };
+        assert!(most.to_string().len() <= PROGRESS_LEN_MAX);
+        assert_eq!(most.plus(progress), most);
+        for line in ["", "1 2", "1 2 3 4", "1 2 -3", "1 2 x"] {
+            assert!(line.parse::<Progress>().is_err(), "{line}");
+        }
+    }
 
     #[test]
     fn urls_are_parsed_strictly() {

@@ -26,7 +26,7 @@ use strait_program::replace::is_same_file;
 use strait_program::{Error, Streams, pages, parse};
 
 use crate::capture::retrieve::{self, Retrieved};
-use crate::capture::{Defects, Selection};
+use crate::capture::{Defects, Extent, Selection};
 use crate::engine::{Engine, Limits};
 use crate::interrupt::Interrupt;
 use crate::output::{Form, Output};
@@ -82,8 +82,8 @@ struct Query {
     /// several options
     #[arg(long, value_name = "FILE", requires = "pcap")]
     from: Vec<String>,
-    /// Write an index beside each capture file, FILE.sidx, with which --pcap reads only the needed
-    /// parts of the file
+    /// Write an index beside each capture file, FILE.sidx, with which queries and --pcap read only
+    /// the needed parts of the file
     #[arg(long, conflicts_with_all = ["list", "run", "csv", "json", "output", "pcap"])]
     index: bool,
     /// Memory for sorting, grouping and joining, in MiB without a unit
@@ -166,6 +166,7 @@ impl Query {
         });
         let defects = engine.defects().take();
         report_missed(&defects);
+        report_extent(&defects);
         result.and(unread(&defects))
     }
 
@@ -280,6 +281,19 @@ fn report_missed(defects: &Defects) {
     let causes: Vec<String> = causes.map(|(cause, count)| format!("{cause} {count}")).collect();
     if !causes.is_empty() {
         warn(format_args!("note: messages are missing in the table: {}\n", causes.join(", ")));
+    }
+}
+
+/// Reports the parts of indexed files that the query has read, and an index that it has not used.
+fn report_extent(defects: &Defects) {
+    let Extent { parts, read, bytes, read_bytes } = defects.extent();
+    if read < parts {
+        warn(format_args!(
+            "note: of the indexed files {read} of {parts} parts were read, {read_bytes} of {bytes} bytes\n"
+        ));
+    }
+    if let Some(reason) = defects.first_whole() {
+        warn(format_args!("note: read completely: {reason}\n"));
     }
 }
 

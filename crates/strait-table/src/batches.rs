@@ -16,6 +16,9 @@ pub trait Batches {
     /// Adds a packet. A full batch must be finished first.
     fn push(&mut self, packet: &Packet<'_>);
 
+    /// Passes over packets up to this time, in nanoseconds since the epoch, which are not pushed.
+    fn pass(&mut self, _time_ns: u64) {}
+
     /// Returns true if the batch has as many rows, or as many bytes, as it should have.
     fn is_full(&self) -> bool;
 

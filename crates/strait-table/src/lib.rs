@@ -44,4 +44,4 @@ pub use extras::{Extras, Owner};
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};
 pub use interface_names::{interface_names, no_names};
 pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};
-pub use spool::Spool;
+pub use spool::{Spool, SpoolUsage};

@@ -67,6 +67,20 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Returns the totals of all completed files.
+    pub fn files(&self) -> Written {
+        let mut files = Written::default();
+        for table in [&self.packets, &self.flows, &self.messages, &self.ledger] {
+            files.add(table);
+        }
+        files
+    }
+
+    /// Returns the bytes of completed files and sent messages.
+    pub fn bytes(&self) -> u64 {
+        self.files().bytes + self.exported.bytes
+    }
+
     /// Adds the totals of another sink.
     pub fn add(&mut self, other: &Self) {
         self.packets.add(&other.packets);
@@ -133,8 +147,32 @@ struct Shared {
     failure: Option<TableError>,
     /// Packets that the thread has lost.
     lost: Tally,
+    /// Packets that did not fit into the queue.
+    dropped: Tally,
     /// Totals so far.
     summary: Summary,
+}
+
+/// Counts of a sink, which another thread reads while the capture runs.
+#[derive(Clone, Debug)]
+pub struct SinkCounts(Arc<Mutex<Shared>>);
+
+impl SinkCounts {
+    /// Returns the packets that are lost.
+    pub fn lost(&self) -> u64 {
+        let shared = lock(&self.0);
+        shared.dropped.total() + shared.lost.total()
+    }
+
+    /// Returns the totals so far.
+    pub fn summary(&self) -> Summary {
+        lock(&self.0).summary.clone()
+    }
+
+    /// Returns true if all further packets are lost.
+    pub fn has_failed(&self) -> bool {
+        lock(&self.0).failure.is_some()
+    }
 }
 
 /// Tables of a capture.
@@ -149,7 +187,6 @@ pub struct TableSink {
     /// Time of the first check that found packets in the block.
     block_since: Option<Instant>,
     waits: bool,
-    dropped: Tally,
     intervals: Intervals,
     shared: Arc<Mutex<Shared>>,
     /// The thread's part, until it starts.
@@ -203,7 +240,6 @@ impl TableSink {
             assembly: Assembly::new(SelectedMessages::default()),
             block_since: None,
             waits,
-            dropped: Tally::default(),
             intervals: Intervals::starting_at(now_ns),
             worker: Some((worker(Arc::clone(&shared), returned), tasks)),
             shared,
@@ -281,9 +317,11 @@ impl TableSink {
 
     /// Counts the packets of a block as lost, and uses its memory for the next one.
     fn drop_block(&mut self, mut block: Block) {
+        let mut shared = lock(&self.shared);
         for run in block.packets.chunk_by(|one, next| one.lane == next.lane) {
-            self.dropped.add(run[0].lane, run.len() as u64);
+            shared.dropped.add(run[0].lane, run.len() as u64);
         }
+        drop(shared);
         self.assembly.count_lost(block.messages.len());
         block.clear();
         self.block = block;
@@ -357,19 +395,23 @@ impl TableSink {
 
     /// Returns the packets of a lane that are lost.
     pub fn lost_in(&self, lane: u32) -> u64 {
-        self.dropped.of(lane) + lock(&self.shared).lost.of(lane)
+        let shared = lock(&self.shared);
+        shared.dropped.of(lane) + shared.lost.of(lane)
     }
 
     /// Returns the packets that are lost.
     pub fn lost(&self) -> u64 {
-        self.dropped.total() + lock(&self.shared).lost.total()
+        self.counts().lost()
     }
 
     /// Returns the bytes of completed files and sent messages.
     pub fn written_bytes(&self) -> u64 {
-        let shared = lock(&self.shared);
-        let Summary { packets, flows, exported, messages, ledger, .. } = &shared.summary;
-        packets.bytes + flows.bytes + exported.bytes + messages.bytes + ledger.bytes
+        lock(&self.shared).summary.bytes()
+    }
+
+    /// Returns the counts, for another thread.
+    pub fn counts(&self) -> SinkCounts {
+        SinkCounts(Arc::clone(&self.shared))
     }
 
     /// Adds the last rows to the table `ledger`, completes all files and ends the thread.

@@ -110,7 +110,7 @@ impl Upload {
         let (Some(directory), Some(url)) = (&self.directory, &self.url) else {
             return Err(Error::usage("give a spool directory and a URL"));
         };
-        Streams { input: self.follow, output: false }.check()?;
+        Streams { input: self.follow, output: self.follow }.check()?;
         // The files may belong to another user.
         strait_os::process::drop_capabilities_except(&[CAP_DAC_OVERRIDE])?;
         let terminated = strait_os::process::on_termination()?;

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
 use strait_os::retry::Attempts;
 use strait_program::Error;
+use strait_program::bucket::Progress;
 use strait_program::output::print_stderr;
 
 use crate::spool::{Listing, Spool};
@@ -34,7 +36,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &AtomicBool) -> Result<(), Error> {
     let terminated = (!follow).then_some(terminated);
     let end = End { ended: (!follow).then(Instant::now), terminated };
-    let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false, end };
+    let output = if follow { ProgressOutput::open() } else { None };
+    let mut sender = Sender { spool, store, progress: Progress::default(), output, is_failing: false, end };
     let mut attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
     loop {
         // Files may have been completed before the end, and after the listing.
@@ -42,7 +45,7 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
         let wait = match sender.send_all() {
             Ok(Listing::Whole) if had_ended => {
                 if !follow {
-                    let Sender { files, bytes, .. } = sender;
+                    let Progress { files, bytes, .. } = sender.progress;
                     print_stderr(format_args!(
                         "uploaded {files} files, {bytes} bytes, to {}\n",
                         store.bucket()
@@ -63,6 +66,7 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
             }
             Err(error) => {
                 sender.report(&error);
+                sender.count(Progress { retried: 1, ..Progress::default() });
                 let now = Instant::now();
                 attempts.fail(now);
                 let pause = attempts.until_next(now);
@@ -136,8 +140,8 @@ fn is_closed(wait: Duration) -> Result<bool, Error> {
 struct Sender<'a> {
     spool: &'a Spool,
     store: &'a Store,
-    files: u64,
-    bytes: u64,
+    progress: Progress,
+    output: Option<ProgressOutput>,
     /// True if a failure was reported.
     is_failing: bool,
     end: End<'a>,
@@ -151,8 +155,7 @@ impl Sender<'_> {
             let end = &mut self.end;
             end.check_interrupt()?;
             if let Sent::Bytes(bytes) = self.store.send(&file, |started| end.check(started))? {
-                self.bytes += bytes;
-                self.files += 1;
+                self.count(Progress { files: 1, bytes, retried: 0 });
             }
             self.spool.remove(&file)?;
             if std::mem::take(&mut self.is_failing) {
@@ -165,6 +168,14 @@ impl Sender<'_> {
         Ok(listing)
     }
 
+    /// Counts what has been done, and reports the counts to the capture.
+    fn count(&mut self, more: Progress) {
+        self.progress = more.plus(self.progress);
+        if let Some(output) = &self.output {
+            output.write(self.progress);
+        }
+    }
+
     /// Reports the first failure after a success.
     fn report(&mut self, error: &Error) {
         if !std::mem::replace(&mut self.is_failing, true) {
@@ -173,5 +184,28 @@ impl Sender<'_> {
                 "strait: note: the upload to {bucket} fails: {error}; files wait in {directory}\n"
             ));
         }
+    }
+}
+
+/// Standard output, from which a capture reads the progress. It does not block: a capture that does
+/// not read must not stop the upload, and a later line has all counts again.
+struct ProgressOutput(io::Stdout);
+
+impl ProgressOutput {
+    /// Returns none if standard output is no pipe, or can block.
+    fn open() -> Option<Self> {
+        let output = io::stdout();
+        let kind = FileType::from_raw_mode(fstat(&output).ok()?.st_mode);
+        if kind != FileType::Fifo {
+            return None;
+        }
+        let flags = fcntl_getfl(&output).ok()?;
+        fcntl_setfl(&output, flags | OFlags::NONBLOCK).ok()?;
+        Some(Self(output))
+    }
+
+    fn write(&self, progress: Progress) {
+        // The pipe is full, or the capture has ended.
+        let _ = rustix::io::write(&self.0, progress.to_string().as_bytes());
     }
 }

@@ -23,7 +23,7 @@ const SECTIONS: [(&str, &str); 3] = [
     (
         "strait capture --metrics",
         "Updated twice a second. `queue` is the lane's; counts of no lane have an empty one, so that a sum over \
-         `queue` is the capture's total.",
+         `queue` is the capture's total. Targets, exports and spools have metrics with `--to`.",
     ),
     ("strait relay --metrics", "Updated twice a second."),
 ];

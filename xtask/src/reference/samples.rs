@@ -82,8 +82,13 @@ fn namespaces(program: &Program, seen: &mut Seen) {
         }
     }
     let title = "strait capture --metrics";
-    let script = "$STRAIT capture -i vb --quiet --metrics 127.0.0.1:9000 --duration 60 >/dev/null & \
-         curl --silent --retry 30 --retry-delay 1 --retry-connrefused http://127.0.0.1:9000/metrics; kill $!; wait";
+    // A target of each kind. SIGKILL, as nothing takes the last files: nothing listens on the port
+    // of the store.
+    let script = "dir=$(mktemp -d); export AWS_ACCESS_KEY_ID=a AWS_SECRET_ACCESS_KEY=b AWS_ENDPOINT_URL=http://127.0.0.1:9; \
+         $STRAIT capture -i vb --quiet --metrics 127.0.0.1:9000 --duration 60 --to file:$dir/lake --to s3://lake \
+         --spool $dir/spool --to ipfix+tcp://127.0.0.1 >/dev/null & \
+         curl --silent --retry 30 --retry-delay 1 --retry-connrefused http://127.0.0.1:9000/metrics; kill -9 $!; wait; \
+         rm -r $dir";
     match program.text_in_namespace(&format!("{PAIR}{script}")) {
         Some(text) => seen.metrics.push((title, text)),
         None => println!("no network namespace: the section of {title} stays as it is"),

@@ -10,13 +10,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use strait_capture::{Lane, Session};
-use strait_ledger::{Capture, LaneCounts, Report};
+use strait_ledger::{LaneCounts, Report, TargetReport};
 
 use super::{Args, JsonReport, print_report};
 use crate::Error;
 use crate::bulk::Bar;
-use crate::lanes::{count_sink_loss, take_one};
-use crate::output::{TableOutput, Totals, print_stderr};
+use crate::lanes::take_one;
+use crate::output::{ClosedTarget, Targets, finish, print_stderr};
 use crate::sink::Sink;
 
 /// Maximum number of workers. Each has a queue of 64 MiB, and row groups and flows in memory.
@@ -66,24 +66,20 @@ pub(super) fn run(args: &Args, files: &[String]) -> Result<(), Error> {
     };
     let started = Instant::now();
     let mut done = reading.run(tables);
-    let report = Report {
+    let mut report = Report {
         path: "file".into(),
         mode: "read".into(),
         interface: name,
         seconds: started.elapsed().as_secs_f64(),
-        ..Report::from_lanes(
-            vec![LaneCounts { queue: 0, cpu: None, capture: done.capture }],
-            &Capture::default(),
-        )
+        ..Report::default()
     };
-    let exported = done.totals.as_ref().and_then(Totals::exported);
-    print_report(&JsonReport { report: &report, owners: None, exported }, args.json)?;
-    match done.totals.as_ref().map(Totals::line) {
-        Some(Ok(line)) if !args.json || done.failure.is_some() => print_stderr(format_args!("{line}\n")),
-        Some(Err(error)) => done.failure = done.failure.or(Some(error)),
-        _ => {}
+    for target in &mut done.targets {
+        target.lanes = vec![LaneCounts { queue: 0, cpu: None, capture: target.capture }];
     }
-    done.result(files)
+    report.set_targets(std::mem::take(&mut done.targets));
+    let closed = finish(std::mem::take(&mut done.closed));
+    print_report(&JsonReport::new(&report, None, &closed.exported), args.json)?;
+    closed.end(done.result(files), args.json)
 }
 
 /// Files to read, and the state that the workers share.
@@ -103,9 +99,10 @@ struct Reading<'a> {
 /// Result of one worker or of all.
 #[derive(Default)]
 struct Done {
-    /// Sum of the files.
-    capture: Capture,
-    totals: Option<Totals>,
+    /// Ledger of each target, the sum of the files.
+    targets: Vec<TargetReport>,
+    /// Tables of each target.
+    closed: Vec<ClosedTarget>,
     /// Failures to read a file, which do not end the others.
     unread: Vec<Error>,
     /// Failure that has ended the reading.
@@ -114,30 +111,35 @@ struct Done {
 
 impl Done {
     fn add(&mut self, other: Self) {
-        self.capture.add(&other.capture);
-        match (&mut self.totals, other.totals) {
-            (Some(totals), Some(others)) => totals.add(others),
-            (totals, others) => *totals = totals.take().or(others),
+        if self.targets.is_empty() {
+            (self.targets, self.closed) = (other.targets, other.closed);
+        } else {
+            for (target, other) in self.targets.iter_mut().zip(&other.targets) {
+                target.capture.add(&other.capture);
+            }
+            for (target, other) in self.closed.iter_mut().zip(other.closed) {
+                target.add(other);
+            }
         }
         self.unread.extend(other.unread);
         self.failure = self.failure.take().or(other.failure);
     }
 
     /// Returns the failure to report last, and prints those before it.
-    fn result(mut self, files: &[String]) -> Result<(), Error> {
-        if let Some(failure) = self.failure {
-            return Err(failure);
+    fn result(mut self, files: &[String]) -> Option<Error> {
+        if self.failure.is_some() {
+            return self.failure;
         }
         let count = self.unread.len();
         if files.len() == 1 || count == 0 {
-            return self.unread.pop().map_or(Ok(()), Err);
+            return self.unread.pop();
         }
         for error in self.unread.iter().take(FAILURES_MAX) {
             print_stderr(format_args!("strait: {error}\n"));
         }
         let more = count.saturating_sub(FAILURES_MAX);
         let hidden = if more > 0 { format!(", {more} of which are not listed") } else { String::new() };
-        Err(Error::Failed(format!(
+        Some(Error::Failed(format!(
             "{count} of {} files could not be read to their end{hidden}; the tables have all other packets",
             files.len()
         )))
@@ -146,7 +148,7 @@ impl Done {
 
 impl Reading<'_> {
     /// Runs a worker for each of `tables`, and draws the progress until all have ended.
-    fn run(&self, tables: Vec<TableOutput>) -> Done {
+    fn run(&self, tables: Vec<Targets>) -> Done {
         let sizes = self.files.iter().map(|file| fs::metadata(file).map_or(0, |metadata| metadata.len()));
         let mut bar = Bar::new(Some(sizes.sum()), 0);
         let (ended, all_ended) = channel::<()>();
@@ -189,7 +191,7 @@ fn panicked() -> Done {
 /// Reader of one file after the other.
 struct Worker<'a> {
     reading: &'a Reading<'a>,
-    tables: TableOutput,
+    tables: Targets,
     /// Remaining number of packets.
     remaining: u64,
     /// Ledger of each file.
@@ -198,7 +200,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(reading: &'a Reading<'a>, tables: TableOutput) -> Self {
+    fn new(reading: &'a Reading<'a>, tables: Targets) -> Self {
         let remaining = reading.args.count.unwrap_or(u64::MAX);
         Self { reading, tables, remaining, reports: Vec::new(), unread: Vec::new() }
     }
@@ -209,27 +211,11 @@ impl<'a> Worker<'a> {
             self.reading.failed.store(true, Ordering::Relaxed);
         }
         let completed = self.tables.complete();
-        let mut lanes: Vec<LaneCounts> =
-            self.reports.iter().flat_map(|report| report.lanes.clone()).collect();
-        count_sink_loss(&mut lanes, &self.tables);
-        let mut capture = Capture::default();
-        for (lane, report) in lanes.into_iter().zip(&self.reports) {
-            capture.add(&lane.capture);
-            if report.lanes.first() != Some(&lane) {
-                let Report { path, interface, .. } = report;
-                let (path, interface) = (path.clone(), interface.clone());
-                let changed =
-                    Report { path, interface, ..Report::from_lanes(vec![lane], &Capture::default()) };
-                self.tables.correct_file(report, &changed);
-            }
-        }
+        let targets = self.tables.correct_files(&self.reports);
         let failure = read.and(completed).err();
         // The rows of the ledger are in the tables already.
-        let (totals, failure) = match self.tables.close(&Report::default()) {
-            Ok(totals) => (Some(totals), failure),
-            Err(error) => (None, failure.or(Some(error))),
-        };
-        Done { capture, totals, unread: self.unread, failure }
+        let closed = self.tables.close(&Report::default());
+        Done { targets, closed, unread: self.unread, failure }
     }
 
     /// Reads files until there are none left. A file that cannot be read does not end it.

@@ -76,7 +76,7 @@ impl Rig {
         let arrived = arrived?;
         let account = read.map_err(|_| Error::Failed("the reading thread panicked".to_owned()))??;
         let report = session.report(vec![account]);
-        output.close(&report).line?;
+        output.close(&report).failure.map_or(Ok(()), Err)?;
         if terminated.load(Ordering::Relaxed) {
             return Err(interrupted());
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab::wait_until;
 use strait_capture::{Frame, Session};
+use strait_ledger::Report;
 
 use super::{Limits, Sink, run};
 use crate::Error;
@@ -40,9 +41,7 @@ impl Sink for Fragile {
         Ok(())
     }
 
-    fn lost(&self) -> u64 {
-        0
-    }
+    fn charge(&self, _: &mut Report) {}
 }
 
 #[test]
@@ -96,9 +95,7 @@ impl Sink for Blocked {
         Ok(())
     }
 
-    fn lost(&self) -> u64 {
-        0
-    }
+    fn charge(&self, _: &mut Report) {}
 
     fn written_bytes(&self) -> Option<u64> {
         Some(1)

@@ -21,7 +21,7 @@ use strait_program::replace::is_same_file;
 use strait_table::flows::FlowIds;
 
 use super::owners::{OwnerText, Tally};
-use super::{Output, Source, TableArgs, TableOutput, Text, print_stderr};
+use super::{Output, Source, TableArgs, Targets, Text, print_stderr};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
 
@@ -60,8 +60,8 @@ pub(crate) struct Args {
     /// Write each packet on arrival, to the file or as a line
     #[arg(short = 'U', long)]
     packet_buffered: bool,
-    /// Write an index beside each file, FILE.sidx: with it strait query --pcap reads only the
-    /// needed parts of the file
+    /// Write an index beside each file, FILE.sidx: with it strait query reads only the needed parts
+    /// of the file
     #[arg(long)]
     index: bool,
 }
@@ -122,7 +122,7 @@ impl Args {
     /// the rename at the end needs the same permission as the creation.
     pub(crate) fn capabilities(&self) -> Vec<u32> {
         const STICKY: u32 = 0o1000;
-        if self.tables.target().is_some() {
+        if self.tables.has_target() {
             // Later files get directories of their own.
             return vec![CAP_DAC_OVERRIDE];
         }
@@ -158,26 +158,23 @@ impl Args {
     /// Returns true if only the number of packets is needed. `silent` means that no packet is
     /// printed.
     pub(crate) fn counts_only(&self, silent: bool) -> bool {
-        self.write.is_none() && self.tables.target().is_none() && silent
+        self.write.is_none() && !self.tables.has_target() && silent
     }
 
     /// Returns true if packets go to standard output, by `-w -` or as lines.
     pub(crate) fn uses_stdout(&self, silent: bool) -> bool {
-        let prints = !silent && self.tables.target().is_none();
+        let prints = !silent && !self.tables.has_target();
         self.write.as_deref().map_or(prints, |file| file == "-")
     }
 
-    /// Opens the tables of `count` workers that read files; none if packets are not written to
-    /// tables.
-    pub(crate) fn open_tables(&self, count: usize) -> Result<Vec<TableOutput>, Error> {
-        let limits = (self.rotate_bytes(), self.rotate_s);
-        let open = |target| self.tables.open_several(target, limits, count);
-        self.tables.target().map_or_else(|| Ok(Vec::new()), open)
+    /// Opens the tables of `count` workers that read files.
+    pub(crate) fn open_tables(&self, count: usize) -> Result<Vec<Targets>, Error> {
+        self.tables.open_several((self.rotate_bytes(), self.rotate_s), count)
     }
 
     /// Returns true if packets are written to tables.
     pub(crate) fn is_tables(&self) -> bool {
-        self.tables.target().is_some()
+        self.tables.has_target()
     }
 
     /// Returns true if flows are exported.
@@ -187,8 +184,8 @@ impl Args {
 
     /// Opens the output for the options.
     pub(crate) fn open(&self, mut source: Source<'_>) -> Result<Output, Error> {
-        if let Some(target) = self.tables.target() {
-            return self.tables.open(target, source, (self.rotate_bytes(), self.rotate_s));
+        if self.is_tables() {
+            return self.tables.open(source, (self.rotate_bytes(), self.rotate_s));
         }
         let owners = source.owners.take();
         let Some(file) = &self.write else {

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use strait_os::retry::Attempts;
 
 use crate::Error;
@@ -15,19 +17,11 @@ use crate::Error;
 const PAUSE: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_mins(10);
 
-/// Standard output of a program.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Output {
-    None,
-    Pipe,
-}
-
-/// Program that ends when its standard input, a pipe, is closed.
+/// Program that ends when its standard input, a pipe, is closed. Its standard output is a pipe.
 #[derive(Debug)]
 pub(super) struct Program {
     path: PathBuf,
     arguments: Vec<OsString>,
-    output: Output,
     child: Child,
     started: Instant,
     /// Time of the first look after its end.
@@ -36,13 +30,12 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn start(path: PathBuf, arguments: Vec<OsString>, output: Output) -> Result<Self, Error> {
-        let child = spawn(&path, &arguments, output);
+    pub(super) fn start(path: PathBuf, arguments: Vec<OsString>) -> Result<Self, Error> {
+        let child = spawn(&path, &arguments);
         let child = child.map_err(|error| Error::Failed(format!("run {}: {error}", path.display())))?;
         Ok(Self {
             path,
             arguments,
-            output,
             child,
             started: Instant::now(),
             ended: None,
@@ -72,7 +65,7 @@ impl Program {
         }
         (self.started, self.ended) = (now, None);
         // After a failure the ended child is found again, and the next attempt follows a pause.
-        spawn(&self.path, &self.arguments, self.output).map(|child| self.child = child).is_err()
+        spawn(&self.path, &self.arguments).map(|child| self.child = child).is_err()
     }
 
     /// Ends it at once.
@@ -83,12 +76,14 @@ impl Program {
     }
 }
 
-fn spawn(program: &Path, arguments: &[OsString], output: Output) -> io::Result<Child> {
-    let output = match output {
-        Output::None => Stdio::null(),
-        Output::Pipe => Stdio::piped(),
-    };
-    Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(output).spawn()
+fn spawn(program: &Path, arguments: &[OsString]) -> io::Result<Child> {
+    Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+}
+
+/// Lets a pipe of a program return at once if it is not ready.
+pub(super) fn set_nonblocking(pipe: &impl AsFd) -> Result<(), String> {
+    let set = fcntl_getfl(pipe).and_then(|flags| fcntl_setfl(pipe, flags | OFlags::NONBLOCK));
+    set.map_err(|errno| format!("set the pipe of strait-upload: {errno}"))
 }
 
 #[cfg(test)]
@@ -97,7 +92,7 @@ mod tests {
 
     #[test]
     fn program_that_ends_is_started_again_after_growing_pauses() {
-        let mut program = Program::start("/bin/true".into(), Vec::new(), Output::None).unwrap();
+        let mut program = Program::start("/bin/true".into(), Vec::new()).unwrap();
         let (mut pauses, mut now) = (Vec::new(), program.started);
         for _ in 0..8 {
             let child = program.child.id();

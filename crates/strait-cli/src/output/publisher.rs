@@ -11,12 +11,11 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use strait_program::broker::{ANSWER_LEN_MAX, Answer, Broker, Head};
 use strait_table::publish::{self, LINES_BYTES_MAX, Outcome};
 
-use super::program::{Output, Program};
+use super::program::{Program, set_nonblocking};
 use crate::{Error, external};
 
 /// Time for the answer to a batch: the program gives up before.
@@ -39,7 +38,7 @@ impl Publisher {
     pub(super) fn start(broker: &Broker, capture: &str) -> Result<Self, Error> {
         let path = external::upload_program()?;
         let arguments = ["publish".into(), broker.to_string().into(), capture.into()];
-        let program = Program::start(path, arguments.into(), Output::Pipe)?;
+        let program = Program::start(path, arguments.into())?;
         let mut publisher = Self { program };
         let greeted = publisher.exchange(0, b"", &|| false);
         greeted.map_err(|error| Error::Failed(format!("start the export to {broker}: {error}")))?;
@@ -117,11 +116,6 @@ fn read(child: &mut Child, is_late: &dyn Fn() -> bool) -> Result<String, String>
         }
     }
     Ok(String::from_utf8_lossy(&line).into_owned())
-}
-
-fn set_nonblocking(pipe: &impl AsFd) -> Result<(), String> {
-    let set = fcntl_getfl(pipe).and_then(|flags| fcntl_setfl(pipe, flags | OFlags::NONBLOCK));
-    set.map_err(|errno| format!("set the pipe of strait-upload: {errno}"))
 }
 
 /// Waits until a pipe is ready. Fails if the time is over.

@@ -1,37 +1,36 @@
 //! `--to URL`: packets and the ledger as Parquet files, or flows to a collector or a broker.
 
-use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use strait_capture::Frame;
-use strait_capture::owners::Owners;
-use strait_ledger::{Grouped, Report};
 use strait_os::clock;
 use strait_program::broker::Broker;
-use strait_table::export::{Exported, Exporter};
+use strait_table::export::Exporter;
 use strait_table::flows::FlowLimits;
 use strait_table::ipfix::{self, Collector};
-use strait_table::messages::{Missed, SelectedMessages};
+use strait_table::messages::SelectedMessages;
 use strait_table::packets::{Columns, InterfaceNames};
-use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
+use strait_table::sink::Recovered;
 use strait_table::{
-    FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, interface_names, no_names,
-    publish, schema, sensor_name,
+    FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, interface_names, no_names, publish, schema,
+    sensor_name,
 };
 
-use super::owners::OwnerTexts;
+use super::place::Place;
 use super::publisher::Publisher;
+use super::table_output::TableOutput;
 use super::target::{self, CollectorUrl, Target};
+use super::targets::Targets;
 use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
 use crate::Error;
 use crate::bulk::{look_up, no_address};
 use crate::parse::{bytes, count_u32, mebibytes, seconds};
-use crate::sink::Sink;
 
 /// Options of tables.
 #[derive(ClapArgs)]
@@ -42,9 +41,10 @@ pub(crate) struct Args {
     /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given; or publish
     /// them as JSON, on a subject of NATS: nats://HOST:PORT/SUBJECT, port 4222 if none is given; or
     /// on a topic of Kafka: kafka://HOST:PORT,HOST:PORT/TOPIC, port 9092; nats+tls:// and
-    /// kafka+tls:// require TLS
+    /// kafka+tls:// require TLS. Repeat it for several targets, at most 8: each has a queue and
+    /// losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
-    to: Option<Target>,
+    to: Vec<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -100,30 +100,37 @@ pub(crate) fn print_schema() -> Result<(), Error> {
 }
 
 impl Args {
-    /// Returns the target, if the output is tables.
-    pub(super) fn target(&self) -> Option<&Target> {
-        self.to.as_ref()
+    /// Returns true if the output is tables.
+    pub(super) fn has_target(&self) -> bool {
+        !self.to.is_empty()
     }
 
-    /// Returns true if flows are exported.
+    /// Returns true if flows are exported, and no tables written.
     pub(super) fn exports(&self) -> bool {
-        matches!(self.to, Some(Target::Collector(_) | Target::Broker(_)))
+        self.has_target() && self.all(|to| matches!(to, Target::Collector(_) | Target::Broker(_)))
     }
 
-    /// Refuses options that have no effect on the target.
+    fn all(&self, is_so: impl Fn(&Target) -> bool) -> bool {
+        self.to.iter().all(is_so)
+    }
+
+    /// Refuses options that have no effect on any target.
     pub(super) fn check(&self, rotates: bool) -> Result<(), Error> {
-        if !matches!(self.to, Some(Target::Bucket(_))) && (self.spool.is_some() || self.spool_mib.is_some()) {
+        target::check(&self.to)?;
+        let has_spool = !self.all(|to| !matches!(to, Target::Bucket(_)));
+        if !has_spool && (self.spool.is_some() || self.spool_mib.is_some()) {
             return Err(Error::Usage("--spool and --spool-mib are for --to s3://BUCKET".into()));
         }
-        if self.to.is_none() {
+        if !self.has_target() {
             return self.check_without_target();
         }
         if !self.exports() {
             return Ok(());
         }
         let flows = Selected { packets: false, flows: true, messages: SelectedMessages::default() };
+        let is_ipfix = self.all(|to| matches!(to, Target::Collector(_)));
         for (is_given, option) in [
-            (self.sensor.is_some() && matches!(self.to, Some(Target::Collector(_))), "--sensor"),
+            (self.sensor.is_some() && is_ipfix, "--sensor"),
             (self.tables.is_some_and(|selected| selected != flows), "--tables"),
             (self.columns.is_some(), "--columns"),
             (self.frames.is_some(), "--frames"),
@@ -158,75 +165,92 @@ impl Args {
     /// Opens the tables of a capture; `limits` are size and age of a file.
     pub(super) fn open(
         &self,
-        target: &Target,
         mut source: Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let is_file = source.path == "file";
-        let names = names_of(&source, is_file);
-        let mut tables = match self.place(target)? {
-            Place::Export(exporter) => export(&exporter, names, self.flow_limits(), is_file),
-            place => {
-                let mut options = self.options(&place, limits, is_file)?;
-                if source.owners.is_some() {
-                    options.columns = options.columns.with_owner();
-                }
-                TableOutput::open(options, place, names)?
+        let owners = source.owners.take();
+        let capture = new_capture();
+        let open = |(target, place): (&Target, Place)| {
+            let (url, names) = (target.to_string(), names_of(&source, is_file));
+            if let Place::Export(exporter) = &place {
+                return Ok(TableOutput::export(url, exporter, names, self.flow_limits(), is_file));
             }
+            let mut options = self.options(&capture, &place, limits, is_file)?;
+            if owners.is_some() {
+                options.columns = options.columns.with_owner();
+            }
+            let tables = TableOutput::files(url, options, place, names)?;
+            report_recovered(tables.recovered());
+            Ok(tables)
         };
-        report_recovered(tables.sink.recovered());
-        tables.start_source(source.link_type, 0);
-        tables.owners = source.owners.take().map(OwnerTexts::new);
-        Ok(Output::Tables(Box::new(tables)))
+        let opened = self.places(&capture)?.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        let mut targets = Targets::new(opened, owners);
+        targets.start_source(source.link_type, 0);
+        Ok(Output::Tables(Box::new(targets)))
     }
 
     /// Opens the tables of `count` workers that read files.
     pub(super) fn open_several(
         &self,
-        target: &Target,
         limits: (Option<u64>, Option<Duration>),
         count: usize,
-    ) -> Result<Vec<TableOutput>, Error> {
-        let place = self.place(target)?;
+    ) -> Result<Vec<Targets>, Error> {
         // All workers together have the memory of one table.
         let flows = self.flow_limits().shared_by(count);
-        if let Place::Export(exporter) = &place {
-            return Ok((0..count).map(|_| export(exporter, no_names(), flows, true)).collect());
+        let capture = new_capture();
+        let mut workers: Vec<Vec<TableOutput>> = (0..count).map(|_| Vec::new()).collect();
+        for (target, place) in self.places(&capture)? {
+            let url = target.to_string();
+            if let Place::Export(exporter) = &place {
+                for worker in &mut workers {
+                    worker.push(TableOutput::export(url.clone(), exporter, no_names(), flows, true));
+                }
+                continue;
+            }
+            let options = Options { flows, ..self.options(&capture, &place, limits, true)? };
+            for (at, worker) in workers.iter_mut().enumerate() {
+                let tables = TableOutput::files(url.clone(), options.clone(), place.clone(), no_names())?;
+                if at == 0 {
+                    report_recovered(tables.recovered());
+                }
+                worker.push(tables);
+            }
         }
-        let options = Options { flows, ..self.options(&place, limits, true)? };
-        let open = |_| TableOutput::open(options.clone(), place.clone(), no_names());
-        let tables = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
-        if let Some(first) = tables.first() {
-            report_recovered(first.sink.recovered());
-        }
-        Ok(tables)
+        Ok(workers.into_iter().map(|targets| Targets::new(targets, None)).collect())
+    }
+
+    /// Opens the places of all targets.
+    fn places(&self, capture: &str) -> Result<Vec<(&Target, Place)>, Error> {
+        let open = |target| Ok((target, self.place(capture, target)?));
+        let places = self.to.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        check_directories(&places)?;
+        Ok(places)
     }
 
     /// Opens the place of the tables.
-    fn place(&self, target: &Target) -> Result<Place, Error> {
+    fn place(&self, capture: &str, target: &Target) -> Result<Place, Error> {
         Ok(match target {
             Target::Directory(directory) => Place::Directory(directory.clone()),
             Target::Collector(url) => Place::Export(Arc::new(open_collector(url)?)),
-            Target::Broker(broker) => Place::Export(Arc::new(self.open_broker(broker)?)),
+            Target::Broker(broker) => Place::Export(Arc::new(self.open_broker(capture, broker)?)),
             Target::Bucket(bucket) => {
                 let spool = self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL));
-                Place::Bucket(Arc::new(Upload::start(bucket, spool)?))
+                let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
+                Place::Bucket(Arc::new(Upload::start(bucket, spool, bytes_max)?))
             }
         })
     }
 
     fn options(
         &self,
+        capture: &str,
         place: &Place,
         limits: (Option<u64>, Option<Duration>),
         waits: bool,
     ) -> Result<Options, Error> {
         let (directory, spool) = match place {
-            Place::Bucket(upload) => {
-                let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
-                let spool = Spool::new(upload.directory(), bytes_max, Spool::PATIENCE);
-                (upload.directory().to_owned(), Some(Arc::new(spool)))
-            }
+            Place::Bucket(upload) => (upload.directory().to_owned(), Some(Arc::clone(upload.spool()))),
             Place::Directory(directory) => (directory.clone(), None),
             Place::Export(_) => return Err(Error::Failed("an export has no files".into())),
         };
@@ -234,7 +258,7 @@ impl Args {
             directory,
             spool,
             sensor: self.sensor()?,
-            capture: new_capture(),
+            capture: capture.to_owned(),
             numbers: FileNumbers::default(),
             selected: self.tables.unwrap_or_default(),
             flows: self.flow_limits(),
@@ -247,9 +271,9 @@ impl Args {
     }
 
     /// Starts the program that publishes on a subject of a broker.
-    fn open_broker(&self, broker: &Broker) -> Result<Exporter, Error> {
+    fn open_broker(&self, capture: &str, broker: &Broker) -> Result<Exporter, Error> {
         let sensor = self.sensor()?;
-        let publisher = Publisher::start(broker, &format!("{sensor}-{}", new_capture()))?;
+        let publisher = Publisher::start(broker, &format!("{sensor}-{capture}"))?;
         Ok(publish::open(broker.to_string(), &sensor, Box::new(publisher)))
     }
 
@@ -289,12 +313,26 @@ fn new_capture() -> String {
     format!("{:016x}", clock::realtime_ns())
 }
 
-/// Returns tables that are exported.
-fn export(exporter: &Arc<Exporter>, names: InterfaceNames, flows: FlowLimits, waits: bool) -> TableOutput {
-    let options = ExportOptions { exporter: Arc::clone(exporter), flows, waits };
-    let sink = TableSink::export(options, names, clock::realtime_ns());
-    let place = Place::Export(Arc::clone(exporter));
-    TableOutput { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false }
+/// Refuses two targets with one directory, by whatever paths, and a directory in the spool of an
+/// upload or around it: files in a spool are uploaded and removed.
+fn check_directories(places: &[(&Target, Place)]) -> Result<(), Error> {
+    let mut seen: Vec<(&Target, bool, PathBuf, (u64, u64))> = Vec::new();
+    for (target, place) in places {
+        let Some((directory, is_spool)) = place.directory() else { continue };
+        let failed = |error: io::Error| Error::Failed(format!("create {}: {error}", directory.display()));
+        strait_os::output::create_directory(directory).map_err(failed)?;
+        let path = directory.canonicalize().map_err(failed)?;
+        let metadata = path.metadata().map_err(failed)?;
+        let identity = (metadata.dev(), metadata.ino());
+        for (other, other_is_spool, other_path, other_identity) in &seen {
+            let is_inside = path.starts_with(other_path) || other_path.starts_with(&path);
+            if identity == *other_identity || is_inside && (is_spool || *other_is_spool) {
+                return Err(target::same(other, target));
+            }
+        }
+        seen.push((target, is_spool, path, identity));
+    }
+    Ok(())
 }
 
 /// Returns the name of the host as the name of the sensor.
@@ -327,263 +365,4 @@ fn report_recovered(recovered: &Recovered) {
     if *skipped_more > 0 {
         print_stderr(format_args!("strait: left {skipped_more} more entries alone\n"));
     }
-}
-
-/// Open tables.
-pub(crate) struct TableOutput {
-    sink: TableSink,
-    link_type: u16,
-    /// Number of the first lane of the source.
-    lane: u32,
-    owners: Option<OwnerTexts>,
-    place: Place,
-    /// True if a failure of the export was reported.
-    is_failing: bool,
-}
-
-/// Open place of tables.
-#[derive(Clone)]
-enum Place {
-    Directory(PathBuf),
-    Bucket(Arc<Upload>),
-    Export(Arc<Exporter>),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Directory(directory) => write!(f, "below {}", directory.display()),
-            Self::Bucket(upload) => write!(f, "in {}", upload.bucket()),
-            Self::Export(exporter) => write!(f, "to {}", exporter.name()),
-        }
-    }
-}
-
-impl TableOutput {
-    fn open(options: Options, place: Place, names: InterfaceNames) -> Result<Self, Error> {
-        let sink = TableSink::open(options, names, clock::realtime_ns())?;
-        Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
-    }
-
-    /// Reports the start and the end of a failure of the export.
-    fn report_failure(&mut self) {
-        let Place::Export(exporter) = &self.place else { return };
-        let (receiver, failure) = (exporter.name(), exporter.failure());
-        let was_failing = std::mem::replace(&mut self.is_failing, failure.is_some());
-        match failure {
-            Some(error) if !was_failing => print_stderr(format_args!(
-                "strait: note: the export to {receiver} fails: {error}; flows are lost until it works\n"
-            )),
-            None if was_failing => {
-                print_stderr(format_args!("strait: note: the export to {receiver} works again\n"));
-            }
-            _ => {}
-        }
-    }
-
-    /// Returns the owners of the packets, if they are reported.
-    pub(super) fn owners(&self) -> Option<&Owners> {
-        self.owners.as_ref().map(OwnerTexts::owners)
-    }
-
-    /// Starts the packets of a source. `lane` is the number of its first lane.
-    pub(crate) fn start_source(&mut self, link_type: u32, lane: u32) {
-        self.link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
-        self.lane = lane;
-    }
-
-    /// Ends the flows of a file and adds it to the ledger.
-    pub(crate) fn end_file(&mut self, report: &Report) -> Result<(), Error> {
-        self.sink.ledger_of_file(report, clock::realtime_ns());
-        Ok(self.sink.end_flows()?)
-    }
-
-    /// Corrects the ledger of a file that has ended.
-    pub(crate) fn correct_file(&mut self, before: &Report, now: &Report) {
-        self.sink.correct_ledger(before, now, clock::realtime_ns());
-    }
-
-    /// Completes the tables, and returns their totals.
-    pub(crate) fn close(self, report: &Report) -> Result<Totals, Error> {
-        let summary = self.sink.close(report, clock::realtime_ns())?;
-        Ok(Totals { place: Some(self.place), summary })
-    }
-}
-
-impl Sink for TableOutput {
-    fn start(&mut self) -> Result<(), Error> {
-        if let Place::Bucket(upload) = &self.place {
-            upload.watch()?;
-        }
-        Ok(self.sink.start()?)
-    }
-
-    #[inline]
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        let owner = match &mut self.owners {
-            Some(owners) => owners.of(frame)?,
-            None => None,
-        };
-        Ok(self.sink.push(&Packet {
-            bytes: frame.bytes,
-            link_type: self.link_type,
-            wire_len: frame.wire_len,
-            time_ns: frame.timestamp_ns,
-            interface: frame.interface,
-            lane: self.lane + frame.queue,
-            direction: frame.direction.known(),
-            owner: owner.as_ref(),
-        })?)
-    }
-
-    fn end_batch(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn idle(&mut self, now: Instant) -> Result<(), Error> {
-        self.report_failure();
-        Ok(self.sink.flush_due(now)?)
-    }
-
-    fn flush(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn complete(&mut self) -> Result<(), Error> {
-        Ok(self.sink.complete()?)
-    }
-
-    fn lost(&self) -> u64 {
-        self.sink.lost()
-    }
-
-    fn lost_in(&self, lane: u32) -> u64 {
-        self.sink.lost_in(lane)
-    }
-
-    fn records(&self) -> bool {
-        true
-    }
-
-    fn record(&mut self, report: &Report) {
-        self.sink.ledger(report, clock::realtime_ns());
-    }
-
-    fn written_bytes(&self) -> Option<u64> {
-        Some(self.sink.written_bytes())
-    }
-}
-
-/// Totals of completed tables, for a line about them.
-#[derive(Default)]
-pub(crate) struct Totals {
-    place: Option<Place>,
-    summary: Summary,
-}
-
-impl Totals {
-    /// Adds the totals of other tables of the same place.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.place = other.place;
-        self.summary.add(&other.summary);
-    }
-
-    /// Returns the totals of an export as a JSON object, if this was one.
-    pub(crate) fn exported(&self) -> Option<serde_json::Value> {
-        let Exported { flows, messages, bytes, lost, repeated, .. } = self.summary.exported;
-        matches!(self.place, Some(Place::Export(_))).then(|| {
-            serde_json::json!({
-                "flows": flows, "messages": messages, "bytes": bytes, "lost": lost, "repeated": repeated,
-            })
-        })
-    }
-
-    /// Waits for the end of an upload, and returns the line.
-    ///
-    /// # Errors
-    /// Flows were lost on their way to a collector or a broker; files are not uploaded.
-    pub(crate) fn line(&self) -> Result<String, Error> {
-        if let Some(Place::Bucket(upload)) = &self.place {
-            upload.finish()?;
-        }
-        let Exported { flows, lost, failure, .. } = &self.summary.exported;
-        let Some(place) = self.place.as_ref().filter(|_| *lost > 0) else { return Ok(self.to_string()) };
-        let (lost, all) = (Grouped(*lost), Grouped(flows + lost));
-        let cause = failure.as_deref().unwrap_or("an unknown cause");
-        let repeated = Repeated(self.summary.exported.repeated);
-        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}{repeated}")))
-    }
-}
-
-/// `wrote 5,000 packets and 20 flows, 40,000 bytes, to 3 files below /srv/lake; 1 flow was evicted`
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
-        if matches!(self.place, Some(Place::Export(_))) {
-            let Exported { flows, messages, bytes, .. } = &self.summary.exported;
-            let (flows, messages, bytes) = (Grouped(*flows), Grouped(*messages), Grouped(*bytes));
-            write!(f, "exported {flows} flows, {bytes} bytes, in {messages} messages")?;
-        } else {
-            write_rows(f, &self.summary)?;
-        }
-        if let Some(place) = &self.place {
-            write!(f, " {place}")?;
-        }
-        write!(f, "{}", Repeated(self.summary.exported.repeated))?;
-        match flows_evicted {
-            0 => {}
-            1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
-            many => write!(f, "; {} flows were evicted: give a larger --flows-max", Grouped(*many))?,
-        }
-        match packets.without_hour + flows.without_hour + messages.without_hour {
-            0 => {}
-            rows => write!(f, "; {} rows have no date and hour, as times jump", Grouped(rows))?,
-        }
-        match packets.refused + flows.refused + messages.refused {
-            0 => {}
-            rows => write!(f, "; {} rows are lost, as the spool was full", Grouped(rows))?,
-        }
-        write_missed(f, missed)
-    }
-}
-
-/// `; 20 flows were sent again and may be stored twice`, or nothing.
-struct Repeated(u64);
-
-impl fmt::Display for Repeated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            flows => write!(f, "; {} flows were sent again and may be stored twice", Grouped(flows)),
-        }
-    }
-}
-
-/// `; 3 messages are missing: gaps 2, malformed 1`
-fn write_missed(f: &mut fmt::Formatter<'_>, missed: &Missed) -> fmt::Result {
-    let causes: Vec<(&str, u64)> = missed.named().into_iter().filter(|(_, count)| *count > 0).collect();
-    if causes.is_empty() {
-        return Ok(());
-    }
-    let all = Grouped(causes.iter().map(|(_, count)| count).sum());
-    let causes: Vec<String> =
-        causes.iter().map(|(cause, count)| format!("{cause} {}", Grouped(*count))).collect();
-    write!(f, "; {all} messages are missing: {}", causes.join(", "))
-}
-
-fn write_rows(
-    f: &mut fmt::Formatter<'_>,
-    Summary { packets, flows, messages, ledger, .. }: &Summary,
-) -> fmt::Result {
-    let rows = match (packets.rows, flows.rows) {
-        (0, flows) if flows > 0 => format!("{} flows", Grouped(flows)),
-        (packets, 0) => format!("{} packets", Grouped(packets)),
-        (packets, flows) => format!("{} packets and {} flows", Grouped(packets), Grouped(flows)),
-    };
-    let rows =
-        if messages.rows == 0 { rows } else { format!("{rows} and {} messages", Grouped(messages.rows)) };
-    let bytes = Grouped(packets.bytes + flows.bytes + messages.bytes + ledger.bytes);
-    let count = packets.files + flows.files + messages.files + ledger.files;
-    let files = if count == 1 { "file" } else { "files" };
-    write!(f, "wrote {rows}, {bytes} bytes, to {} {files}", Grouped(count))
 }

@@ -1,5 +1,6 @@
 //! URLs of `--to`: targets of tables.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use strait_program::authority;
@@ -7,8 +8,13 @@ use strait_program::broker::Broker;
 use strait_program::bucket::Bucket;
 use strait_table::ipfix::Transport;
 
+use crate::Error;
+
 /// Port of collectors (RFC 7011 section 10.2.2).
 const COLLECTOR_PORT: u16 = 4739;
+
+/// Maximum number of targets. Each has a thread and a queue of at least 64 MiB.
+const TARGETS_MAX: usize = 8;
 
 /// Target of tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +37,65 @@ pub(crate) struct CollectorUrl {
     pub(super) transport: Transport,
     /// Observation domain.
     pub(super) domain: u32,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => write!(f, "file:{}", directory.display()),
+            Self::Bucket(bucket) => write!(f, "{bucket}"),
+            Self::Broker(broker) => write!(f, "{broker}"),
+            Self::Collector(CollectorUrl { name, transport, domain }) => {
+                let scheme = if *transport == Transport::Udp { "ipfix" } else { "ipfix+tcp" };
+                write!(f, "{scheme}://{name}")?;
+                if *domain == 0 { Ok(()) } else { write!(f, "?domain={domain}") }
+            }
+        }
+    }
+}
+
+/// Refuses too many targets, and two that are the same. Directories are compared when they exist.
+pub(super) fn check(targets: &[Target]) -> Result<(), Error> {
+    if targets.len() > TARGETS_MAX {
+        let given = targets.len();
+        return Err(Error::Usage(format!("--to is given {given} times: give at most {TARGETS_MAX} targets")));
+    }
+    for (at, target) in targets.iter().enumerate() {
+        if let Some(other) = targets.iter().take(at).find(|other| is_same(other, target)) {
+            return Err(same(other, target));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error for two targets that are the same.
+pub(super) fn same(one: &Target, other: &Target) -> Error {
+    Error::Usage(format!("--to {one} and --to {other} have one place: leave out one, or give another place"))
+}
+
+/// Returns true if rows for both go to one place on another machine.
+fn is_same(one: &Target, other: &Target) -> bool {
+    match (one, other) {
+        (Target::Collector(one), Target::Collector(other)) => {
+            let is_named = one.name.eq_ignore_ascii_case(&other.name);
+            is_named && (one.transport, one.domain) == (other.transport, other.domain)
+        }
+        (Target::Broker(one), Target::Broker(other)) => {
+            let has = |address: &String| other.addresses.iter().any(|has| has.eq_ignore_ascii_case(address));
+            one.kind == other.kind && one.name == other.name && one.addresses.iter().any(has)
+        }
+        (Target::Bucket(one), Target::Bucket(other)) => {
+            one.name == other.name
+                && (is_below(&one.prefix, &other.prefix) || is_below(&other.prefix, &one.prefix))
+        }
+        _ => false,
+    }
+}
+
+/// Returns true if a prefix is the other one or below it.
+fn is_below(prefix: &str, other: &str) -> bool {
+    let rest = prefix.strip_prefix(other);
+    rest.is_some_and(|rest| other.is_empty() || rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Parses a URL.
@@ -119,6 +184,40 @@ mod tests {
         ] {
             let (name, transport, domain) = collector_of(url);
             assert_eq!((&*name, transport, domain), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn two_targets_with_one_place_are_refused() {
+        for (one, other, is_same) in [
+            ("ipfix://Host", "ipfix://host:4739", true),
+            ("ipfix://host", "ipfix://host?domain=1", false),
+            ("ipfix://host", "ipfix+tcp://host", false),
+            ("kafka://a,b/flows", "kafka://C,B:9092/flows", true),
+            ("kafka://a/flows", "kafka+tls://a/flows", true),
+            ("kafka://a/flows", "kafka://a/flows2", false),
+            ("nats://a/flows", "kafka://a:4222/flows", false),
+            ("s3://lake", "s3://lake/raw", true),
+            ("s3://lake/raw/", "s3://lake/raw", true),
+            ("s3://lake/raw", "s3://lake/raw2", false),
+            ("s3://lake/raw", "s3://like/raw", false),
+            ("file:/a", "file:/b", false),
+        ] {
+            for targets in [[one, other], [other, one]] {
+                let targets = targets.map(|url| parse(url).unwrap());
+                assert_eq!(check(&targets).is_err(), is_same, "{targets:?}");
+            }
+        }
+        let many = ["file:/a", "file:/b"].map(|url| parse(url).unwrap());
+        assert!(check(&many.iter().cycle().take(8).cloned().collect::<Vec<_>>()).is_ok());
+        let error = check(&many.iter().cycle().take(9).cloned().collect::<Vec<_>>()).unwrap_err();
+        assert_eq!(error.to_string(), "--to is given 9 times: give at most 8 targets");
+    }
+
+    #[test]
+    fn targets_are_printed_as_their_urls() {
+        for url in ["file:/a", "ipfix://host:1", "ipfix+tcp://[::1]:4739?domain=7", "s3://lake/raw"] {
+            assert_eq!(parse(url).unwrap().to_string(), url);
         }
     }
 

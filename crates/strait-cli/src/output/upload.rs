@@ -6,17 +6,18 @@
 //! thread starts it again if it ends before: lanes are pinned to CPUs, which it would inherit, and
 //! they wait while the spool is full.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use strait_os::output;
-use strait_program::bucket::Bucket;
+use strait_program::bucket::{Bucket, PROGRESS_LEN_MAX, Progress};
 use strait_program::output::print_stderr;
+use strait_table::Spool;
 
-use super::program::{Output, Program};
+use super::program::{Program, set_nonblocking};
 use crate::Error;
 use crate::{external, trust};
 
@@ -28,22 +29,82 @@ pub(super) const SPOOL_BYTES: u64 = 1 << 30;
 /// Interval at which the thread looks if the program has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Maximum number of reads of the program's output at a time.
+const READS_MAX: usize = 16;
+
 /// Running upload.
 #[derive(Debug)]
 pub(super) struct Upload {
     bucket: Bucket,
+    spool: Arc<Spool>,
     directory: PathBuf,
     program: Shared,
     watched: Once,
 }
 
-/// The program; none after the end of the capture.
+/// The program, and what it has sent.
 #[derive(Clone, Debug)]
-struct Shared(Arc<Mutex<Option<Program>>>);
+struct Shared(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// None after the end of the capture.
+    program: Option<Program>,
+    /// Counts of the programs before this one.
+    earlier: Progress,
+    /// Counts of this one.
+    progress: Progress,
+    /// Beginning of the next line.
+    line: Vec<u8>,
+}
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<Program>> {
+    fn new(program: Program) -> Self {
+        let (earlier, progress) = (Progress::default(), Progress::default());
+        Self(Arc::new(Mutex::new(State { program: Some(program), earlier, progress, line: Vec::new() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Reads the counts of the program. Returns true if it has ended, which starts it again after a
+    /// pause; none after the end of the capture.
+    fn look(&mut self) -> Option<bool> {
+        let program = self.program.as_mut()?;
+        let child = program.child().id();
+        read_progress(program.child(), &mut self.line, &mut self.progress);
+        let has_ended = program.has_ended(Instant::now());
+        if program.child().id() != child {
+            self.earlier = std::mem::take(&mut self.progress).plus(self.earlier);
+            self.line.clear();
+        }
+        Some(has_ended)
+    }
+}
+
+/// Reads the lines that a program has written. The last one has all counts.
+fn read_progress(child: &mut Child, line: &mut Vec<u8>, progress: &mut Progress) {
+    let Some(output) = child.stdout.as_mut().filter(|output| set_nonblocking(output).is_ok()) else { return };
+    let mut part = [0; 4096];
+    for _ in 0..READS_MAX {
+        let Ok(length) = output.read(&mut part) else { return };
+        if length == 0 {
+            return;
+        }
+        for byte in part.iter().take(length) {
+            match byte {
+                b'\n' => {
+                    let text = String::from_utf8_lossy(line).into_owned();
+                    *progress = text.parse().unwrap_or(*progress);
+                    line.clear();
+                }
+                byte if line.len() < PROGRESS_LEN_MAX => line.push(*byte),
+                _ => {}
+            }
+        }
     }
 }
 
@@ -52,7 +113,7 @@ impl Upload {
     ///
     /// # Errors
     /// Another user may write to the directory or to one above it.
-    pub(super) fn start(bucket: &Bucket, spool: &Path) -> Result<Self, Error> {
+    pub(super) fn start(bucket: &Bucket, spool: &Path, bytes_max: u64) -> Result<Self, Error> {
         let program = external::upload_program()?;
         let directory = spool.join(&bucket.name).join(&bucket.prefix);
         output::create_directory(&directory).map_err(|error| {
@@ -61,13 +122,23 @@ impl Upload {
         })?;
         check_spool(&directory)?;
         let arguments = [directory.clone().into(), bucket.to_string().into(), "--follow".into()];
-        let program = Program::start(program, arguments.into(), Output::None)?;
-        let program = Shared(Arc::new(Mutex::new(Some(program))));
-        Ok(Self { bucket: bucket.clone(), directory, program, watched: Once::new() })
+        let program = Shared::new(Program::start(program, arguments.into())?);
+        let spool = Arc::new(Spool::new(&directory, bytes_max, Spool::PATIENCE));
+        Ok(Self { bucket: bucket.clone(), spool, directory, program, watched: Once::new() })
     }
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    pub(super) fn spool(&self) -> &Arc<Spool> {
+        &self.spool
+    }
+
+    /// Returns the counts of the upload, which are read twice a second.
+    pub(super) fn progress(&self) -> Progress {
+        let state = self.program.lock();
+        state.progress.plus(state.earlier)
     }
 
     pub(super) fn bucket(&self) -> &Bucket {
@@ -95,7 +166,7 @@ impl Upload {
     /// # Errors
     /// Files remain in the spool directory.
     pub(super) fn finish(&self) -> Result<(), Error> {
-        let Some(mut program) = self.program.lock().take() else { return Ok(()) };
+        let Some(mut program) = self.program.lock().program.take() else { return Ok(()) };
         match wait(program.child()) {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -114,8 +185,7 @@ impl Upload {
 fn watch(program: &Shared, bucket: &Bucket, directory: &Path) {
     let mut had_ended = false;
     loop {
-        let looked = program.lock().as_mut().map(|program| program.has_ended(Instant::now()));
-        let Some(has_ended) = looked else { return };
+        let Some(has_ended) = program.lock().look() else { return };
         match (had_ended, has_ended) {
             (false, true) => print_stderr(format_args!(
                 "strait: note: strait-upload has ended: files for {bucket} wait in {} until it is started again\n",
@@ -158,7 +228,7 @@ fn wait(child: &mut Child) -> io::Result<bool> {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(mut program) = self.program.lock().take() {
+        if let Some(mut program) = self.program.lock().program.take() {
             // The failure that has ended the capture is reported.
             let _ = wait(program.child());
         }

@@ -34,6 +34,7 @@ mod shell;
 mod table_inputs;
 mod table_messages;
 mod tables;
+mod targets;
 mod tcpdump_options;
 mod tools;
 mod top;

@@ -25,7 +25,7 @@ fn request(address: SocketAddr, head: &str) -> (String, String) {
 }
 
 /// Gets the metrics.
-fn scrape(address: SocketAddr) -> String {
+pub(crate) fn scrape(address: SocketAddr) -> String {
     let (head, body) = request(address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
@@ -41,7 +41,7 @@ fn sum(text: &str, name: &str, label: &str) -> u64 {
 }
 
 /// Returns the address that a command has reported.
-fn address(stderr: &str) -> Option<SocketAddr> {
+pub(crate) fn address(stderr: &str) -> Option<SocketAddr> {
     let (_, rest) = stderr.split_once("strait: metrics on http://")?;
     rest.split_once("/metrics\n")?.0.parse().ok()
 }

@@ -44,7 +44,7 @@ impl Lake {
     }
 
     /// Returns columns of the table `packets`, in the order of the files.
-    fn rows(&self, columns: &[&str]) -> Vec<Vec<String>> {
+    pub(crate) fn rows(&self, columns: &[&str]) -> Vec<Vec<String>> {
         self.ask(self.path(), &[&["rows"], columns].concat())
     }
 
@@ -53,7 +53,7 @@ impl Lake {
         self.numbers_below(self.path(), query)
     }
 
-    fn numbers_below(&self, directory: &Path, query: &str) -> Vec<i64> {
+    pub(crate) fn numbers_below(&self, directory: &Path, query: &str) -> Vec<i64> {
         let rows = self.ask(directory, &["sql", query]);
         assert_eq!(rows.len(), 1, "{rows:?}");
         rows[0].iter().map(|number| number.parse().unwrap()).collect()

@@ -1,12 +1,14 @@
 //! Tables in an object store: moto's objects are the rows of the ledger, also after a kill, while
 //! the store is down, and with a full spool.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use lab::{Launch, Moto, Process, Wire, wait_until};
 use rustix::process::Signal;
 
+use crate::metrics::{address, scrape};
 use crate::refusals::RECORDING;
 use crate::rig::{LIMIT, STRAIT, await_open, count, ledger, strait};
 use crate::table_inputs::day;
@@ -114,6 +116,56 @@ fn spool_of_a_killed_capture_is_sent_by_the_next_one() {
         panic!("two numbers")
     };
     assert!(rows > 0 && rows == distinct, "{rows} {distinct}");
+}
+
+#[test]
+fn metrics_of_a_spool_count_its_files_and_what_was_sent() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(mut moto) = Moto::down_or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let lake = tempfile::tempdir().unwrap();
+    let url = format!("file:{}", lake.path().display());
+    let options = ["--tables", "packets", "--to", &url, "--metrics", "0", "--json", "tcp"];
+    let capture = live(&wire, &moto, spool.path(), &options);
+    let text = RefCell::new(String::new());
+    let value = |name: &str, target: &str| {
+        let label = format!("target=\"{target}\"");
+        let text = text.borrow();
+        let mut lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        let line = lines.find(|line| line.contains(&label));
+        line.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+    };
+    assert!(wait_until(LIMIT, || address(&capture.stderr()).is_some()), "{}", capture.stderr());
+    let metrics = address(&capture.stderr()).expect("an address");
+    let scrape = || *text.borrow_mut() = wire.right().run(|| scrape(metrics));
+    let _ = generate(&wire, &["--count", "20000"]).wait(LIMIT).unwrap().success();
+    let waits = || {
+        scrape();
+        value("strait_spool_files", URL) > Some(0.0) && value("strait_spool_retried_total", URL) > Some(0.0)
+    };
+    assert!(wait_until(LIMIT, waits), "{}", text.borrow());
+    assert!(
+        value("strait_spool_bytes", URL) > Some(0.0) && value("strait_spool_oldest_seconds", URL) > Some(0.0)
+    );
+    assert_eq!(value("strait_spool_bytes_max", URL), Some((1_u64 << 30) as f64));
+    assert_eq!(value("strait_spool_sent_files_total", URL), Some(0.0));
+    assert_eq!(value("strait_spool_files", &url), None, "a directory is no spool");
+    wire.right().run(|| moto.start());
+    let rows = || value("strait_target_rows_total", URL);
+    let is_sent = || {
+        scrape();
+        rows() > Some(0.0)
+            && value("strait_spool_sent_files_total", URL) == value("strait_target_files_total", URL)
+    };
+    assert!(wait_until(LIMIT, is_sent), "{}", text.borrow());
+    assert_eq!(rows(), value("strait_target_rows_total", &url));
+    assert_eq!(value("strait_spool_sent_bytes_total", URL), value("strait_target_bytes_total", URL));
+    for target in [URL, &url] {
+        assert_eq!(value("strait_target_lost_total", target), Some(0.0));
+        assert_eq!(value("strait_target_failing", target), Some(0.0));
+    }
+    capture.signal(Signal::INT);
+    let _ = capture.wait(LIMIT).unwrap().success();
 }
 
 #[test]

@@ -29,6 +29,13 @@ pub(super) fn has(filter: &[u8], flow: u64) -> bool {
     !filter.is_empty() && probes(flow, filter.len()).all(|bit| filter[bit / 8] & 1 << (bit % 8) != 0)
 }
 
+/// Returns the maximum number of flows with which the filter was made; none if it has the maximum
+/// length.
+pub(super) fn flows_max(filter: &[u8]) -> Option<u64> {
+    let is_limited = filter.len() / WORD >= usize::from(u16::MAX);
+    (!is_limited).then_some((filter.len() * 8 / FLOW_BITS) as u64)
+}
+
 /// Returns the positions of the bits of a flow in a filter of `bytes` bytes, of which there is at
 /// least one.
 fn probes(flow: u64, bytes: usize) -> impl Iterator<Item = usize> {

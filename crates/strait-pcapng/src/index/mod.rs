@@ -2,7 +2,7 @@
 //! packets skips the others.
 //!
 //! The file sink builds one while it writes, `strait query --index` builds one of an existing file,
-//! and `strait query --pcap` reads it. docs/internals/index.md draws the format. Nothing here reads
+//! and `strait query` reads it. docs/internals/index.md draws the format. Nothing here reads
 //! or writes files.
 
 mod builder;

@@ -67,6 +67,11 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// Returns the maximum number of flows of the part; none if its filter has no space for more.
+    pub fn flows_max(&self) -> Option<u64> {
+        filter::flows_max(self.filter)
+    }
+
     /// Returns true if the part may have packets of this flow; false only if it has none.
     pub fn may_have(&self, flow: u64) -> bool {
         filter::has(self.filter, flow)

@@ -11,7 +11,7 @@ use strait_table::messages::MessageBatches;
 use strait_table::packets::{Columns, PacketBatches};
 use strait_table::{Batches, no_names};
 
-use super::Kind;
+use super::kind::Kind;
 
 /// Columns of the table `packets`: all but frames and owners, which a file does not have.
 const PACKET_COLUMNS: &str = "all";
@@ -25,6 +25,8 @@ pub(super) struct Form {
     /// Positions of the query's columns among those that are filled; none for all.
     positions: Option<Vec<usize>>,
     schema: SchemaRef,
+    /// Number of readers that share the memory.
+    partitions: usize,
 }
 
 impl Form {
@@ -32,7 +34,7 @@ impl Form {
     pub(super) fn whole(kind: Kind) -> Result<Self> {
         let columns = parse(PACKET_COLUMNS)?;
         let schema = rows(kind, &columns, 1).schema();
-        Ok(Self { kind, columns, positions: None, schema })
+        Ok(Self { kind, columns, positions: None, schema, partitions: 1 })
     }
 
     /// Returns the form with the columns of the whole table's `schema` at `projection`.
@@ -48,7 +50,7 @@ impl Form {
         let filled = rows(kind, &columns, 1).schema();
         let positions = names.iter().map(|name| filled.index_of(name)).collect::<Result<Vec<_>, _>>()?;
         let schema = Arc::new(filled.project(&positions)?);
-        Ok(Self { kind, columns, positions: Some(positions), schema })
+        Ok(Self { kind, columns, positions: Some(positions), schema, partitions: 1 })
     }
 
     /// Returns Arrow's schema.
@@ -56,9 +58,19 @@ impl Form {
         Arc::clone(&self.schema)
     }
 
-    /// Returns empty rows for one of `partitions` readers.
-    pub(super) fn rows(&self, partitions: usize) -> Box<dyn Batches> {
-        rows(self.kind, &self.columns, partitions)
+    /// Divides the memory of flows between `partitions` readers.
+    pub(super) fn shared_by(self, partitions: usize) -> Self {
+        Self { partitions, ..self }
+    }
+
+    /// Returns empty rows for one reader.
+    pub(super) fn rows(&self) -> Box<dyn Batches> {
+        rows(self.kind, &self.columns, self.partitions)
+    }
+
+    /// Returns the maximum number of flows of a reader at a time, in the table `flows`.
+    pub(super) fn flows_max(&self) -> Option<u64> {
+        (self.kind == Kind::Flows).then(|| flow_limits(self.partitions).flows_max.into())
     }
 
     /// Selects the columns of the query.
@@ -74,11 +86,15 @@ fn parse(columns: &str) -> Result<Columns> {
     Columns::parse(columns).map_err(DataFusionError::Internal)
 }
 
+fn flow_limits(partitions: usize) -> FlowLimits {
+    FlowLimits::default().shared_by(partitions)
+}
+
 /// Returns the empty rows of a table for one of `partitions` readers.
 fn rows(kind: Kind, columns: &Columns, partitions: usize) -> Box<dyn Batches> {
     match kind {
         Kind::Packets => Box::new(PacketBatches::new(columns, no_names(), PacketBatches::ROWS_MAX, 0)),
-        Kind::Flows => Box::new(FlowBatches::new(FlowLimits::default().shared_by(partitions), no_names())),
+        Kind::Flows => Box::new(FlowBatches::new(flow_limits(partitions), no_names())),
         Kind::Messages(application) => Box::new(MessageBatches::new(application)),
     }
 }

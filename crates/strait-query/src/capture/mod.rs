@@ -5,6 +5,8 @@
 //! record batches with the columns that the query needs.
 
 mod batches;
+mod condition;
+mod kind;
 mod parts;
 mod read;
 pub(crate) mod retrieve;
@@ -17,52 +19,23 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::{Expr, TableType};
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use strait_table::messages::{Application, Missed};
-use strait_table::schema::{self, Table};
+use strait_table::messages::Missed;
 
 use self::batches::Form;
+use self::condition::Condition;
+pub(crate) use self::kind::{Kind, TABLES};
+pub(crate) use self::parts::Extent;
+use self::read::Scan;
 pub(crate) use self::selection::Selection;
 
 /// Batches that wait between a reading thread and the query.
 const QUEUE_BATCHES: usize = 2;
 /// Maximum number of failures that are kept.
 const FAILURES_MAX: usize = 10;
-
-/// Table of a capture file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Packets,
-    Flows,
-    Messages(Application),
-}
-
-/// Every table of a capture file.
-pub(crate) const TABLES: [Kind; 5] = [
-    Kind::Packets,
-    Kind::Flows,
-    Kind::Messages(Application::Dns),
-    Kind::Messages(Application::Tls),
-    Kind::Messages(Application::Http),
-];
-
-impl Kind {
-    fn table(self) -> &'static Table {
-        match self {
-            Self::Packets => &schema::PACKETS,
-            Self::Flows => &schema::FLOWS,
-            Self::Messages(application) => application.table(),
-        }
-    }
-
-    /// Returns the name of the table.
-    pub(crate) fn name(self) -> &'static str {
-        self.table().name
-    }
-}
 
 /// Defects of files that a query has met. They do not end it: the rows before them are valid.
 #[derive(Debug, Default)]
@@ -72,6 +45,10 @@ pub(crate) struct Defects {
     /// Number of further ones.
     more: usize,
     missed: Missed,
+    /// Parts of the files that were read by their indexes.
+    extent: Extent,
+    /// The first file that was read completely although it has an index, with the reason.
+    first_whole: Option<String>,
 }
 
 impl Defects {
@@ -85,6 +62,20 @@ impl Defects {
         } else {
             self.more += 1;
         }
+    }
+
+    fn add_whole(&mut self, reason: String) {
+        self.first_whole.get_or_insert(reason);
+    }
+
+    /// Returns the parts of the files that were read by their indexes.
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Returns the first file that was read completely although it has an index, with the reason.
+    pub(crate) fn first_whole(&self) -> Option<&str> {
+        self.first_whole.as_deref()
     }
 
     /// Returns the failures, and the number of those that are not listed.
@@ -143,7 +134,7 @@ impl TableProvider for CaptureTable {
         &self,
         state: &dyn Session,
         projection: Option<&Vec<usize>>,
-        _filters: &[Expr],
+        filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let form = match projection {
@@ -151,14 +142,21 @@ impl TableProvider for CaptureTable {
             None => Form::whole(self.kind)?,
         };
         let count = state.config().target_partitions().clamp(1, self.files.len().max(1));
+        let schema = form.schema();
+        let scan = Scan { form: form.shared_by(count), condition: Condition::of(self.kind, filters) };
         let partition = |first| {
             let share = Share { files: Arc::clone(&self.files), first, step: count };
-            let defects = self.defects.clone();
-            Arc::new(Partition { form: form.clone(), share, schema: form.schema(), defects })
+            let (scan, defects) = (scan.clone(), self.defects.clone());
+            Arc::new(Partition { scan, share, schema: Arc::clone(&schema), defects })
                 as Arc<dyn PartitionStream>
         };
         let partitions = (0..count).map(partition).collect();
-        Ok(Arc::new(StreamingTableExec::try_new(form.schema(), partitions, None, [], false, limit)?))
+        Ok(Arc::new(StreamingTableExec::try_new(Arc::clone(&schema), partitions, None, [], false, limit)?))
+    }
+
+    /// Asks for all conditions. They select parts of indexed files; the engine applies them again.
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 }
 
@@ -174,16 +172,11 @@ impl Share {
     fn iter(&self) -> impl Iterator<Item = &str> {
         self.files.iter().skip(self.first).step_by(self.step).map(String::as_str)
     }
-
-    /// Returns the number of partitions.
-    fn partitions(&self) -> usize {
-        self.step
-    }
 }
 
 #[derive(Debug)]
 struct Partition {
-    form: Form,
+    scan: Scan,
     share: Share,
     schema: SchemaRef,
     defects: SharedDefects,
@@ -197,8 +190,8 @@ impl PartitionStream for Partition {
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let mut stream = RecordBatchReceiverStreamBuilder::new(Arc::clone(&self.schema), QUEUE_BATCHES);
         let sender = stream.tx();
-        let (form, share, defects) = (self.form.clone(), self.share.clone(), self.defects.clone());
-        stream.spawn_blocking(move || read::files(&form, &share, &defects, &sender));
+        let (scan, share, defects) = (self.scan.clone(), self.share.clone(), self.defects.clone());
+        stream.spawn_blocking(move || read::files(&scan, &share, &defects, &sender));
         stream.build()
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::vec::IntoIter;
 
 use strait_capture::file::{FileError, FileInterface, FileReader, PacketRef};
-use strait_capture::index::{self, Part, Unusable};
+use strait_capture::index::{self, Index, Part, Unusable};
 
 /// Reason for which a file is not read by its index.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,9 @@ pub(super) enum NotRead {
     /// A part is not as the index says.
     #[error("its index does not describe it")]
     Lying,
+    /// The result could differ from that of the whole file.
+    #[error("its parts overlap in time, or have too many flows")]
+    Unfit,
 }
 
 /// Packets of a capture file.
@@ -34,6 +37,12 @@ pub(super) trait Packets {
 
     /// Returns the interfaces of the packets so far.
     fn interfaces(&self) -> &[FileInterface];
+
+    /// Returns the latest time of the packets that are skipped before the next one, in nanoseconds
+    /// since the epoch, if it has not been returned.
+    fn skipped_ns(&mut self) -> Option<u64> {
+        None
+    }
 }
 
 impl Packets for FileReader {
@@ -53,6 +62,19 @@ impl Packets for FileReader {
 pub(crate) struct Extent {
     pub(crate) parts: u64,
     pub(crate) read: u64,
+    /// Bytes of all parts.
+    pub(crate) bytes: u64,
+    pub(crate) read_bytes: u64,
+}
+
+impl Extent {
+    /// Adds the parts of another file.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.parts += other.parts;
+        self.read += other.read;
+        self.bytes += other.bytes;
+        self.read_bytes += other.read_bytes;
+    }
 }
 
 /// Parts of a capture file.
@@ -60,6 +82,8 @@ pub(super) struct IndexedFile {
     reader: FileReader,
     wanted: IntoIter<Bounds>,
     current: Option<Bounds>,
+    /// Latest time of the skipped parts after the last wanted one.
+    skipped_at_end: Option<u64>,
     extent: Extent,
 }
 
@@ -71,26 +95,44 @@ struct Bounds {
     first_ns: u64,
     last_ns: u64,
     packets: u32,
+    /// Latest time of the skipped parts before this one and after the last one with packets.
+    skipped_ns: Option<u64>,
 }
 
 impl IndexedFile {
     /// Opens a file and its index, to read the parts that `is_wanted` selects, and those that
     /// describe interfaces.
     pub(super) fn open(file: &str, is_wanted: impl Fn(&Part<'_>) -> bool) -> Result<Self, NotRead> {
+        Self::open_if(file, |_| true, is_wanted)
+    }
+
+    /// Like [`IndexedFile::open`], if the index is fit for the caller.
+    pub(super) fn open_if(
+        file: &str,
+        is_fit: impl Fn(&Index) -> bool,
+        is_wanted: impl Fn(&Part<'_>) -> bool,
+    ) -> Result<Self, NotRead> {
         let capture = File::open(file).map_err(Unusable::from)?;
         let index = index::load(Path::new(file), &capture)?;
-        let parts = index.parts().filter(|part| part.describes || is_wanted(part));
-        let bounds = parts.map(|Part { start, end, first_ns, last_ns, packets, .. }| Bounds {
-            start,
-            end,
-            first_ns,
-            last_ns,
-            packets,
-        });
-        let wanted: Vec<Bounds> = bounds.collect();
-        let extent = Extent { parts: index.len(), read: wanted.len() as u64 };
+        if !is_fit(&index) {
+            return Err(NotRead::Unfit);
+        }
+        let mut extent = Extent { parts: index.len(), bytes: index.identity().bytes, ..Extent::default() };
+        let (mut wanted, mut skipped_ns) = (Vec::new(), None);
+        for part in index.parts() {
+            if !part.describes && !is_wanted(&part) {
+                skipped_ns = skipped_ns.max(Some(part.last_ns).filter(|_| part.packets > 0));
+                continue;
+            }
+            let Part { start, end, first_ns, last_ns, packets, .. } = part;
+            extent.read += 1;
+            extent.read_bytes += end - start;
+            let skipped_ns = if packets > 0 { skipped_ns.take() } else { None };
+            wanted.push(Bounds { start, end, first_ns, last_ns, packets, skipped_ns });
+        }
         let reader = FileReader::new(capture, file.to_owned())?;
-        Ok(Self { reader, wanted: wanted.into_iter(), current: None, extent })
+        let wanted = wanted.into_iter();
+        Ok(Self { reader, wanted, current: None, skipped_at_end: skipped_ns, extent })
     }
 
     /// Returns the number of parts, and of those that are read.
@@ -132,5 +174,15 @@ impl Packets for IndexedFile {
 
     fn interfaces(&self) -> &[FileInterface] {
         self.reader.interfaces()
+    }
+
+    fn skipped_ns(&mut self) -> Option<u64> {
+        if self.current.is_some_and(|part| part.packets > 0) {
+            return None;
+        }
+        match self.wanted.as_mut_slice().iter_mut().find(|part| part.packets > 0) {
+            Some(next) => next.skipped_ns.take(),
+            None => self.skipped_at_end.take(),
+        }
     }
 }

@@ -66,8 +66,7 @@ fn copy_file(
             let before = out.mark()?;
             match copy(&mut parts, selection, out)? {
                 Ok(()) => {
-                    retrieved.extent.parts += parts.extent().parts;
-                    retrieved.extent.read += parts.extent().read;
+                    retrieved.extent.add(parts.extent());
                     return Ok(Ok(()));
                 }
                 Err(reason) => {

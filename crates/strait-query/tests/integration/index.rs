@@ -56,7 +56,7 @@ fn retrieve(scene: &Scene, query: &str, files: &[&Path]) -> (Vec<u8>, Vec<String
     (fs::read(&out).unwrap(), lines)
 }
 
-fn index_files(files: &[&Path]) {
+pub(crate) fn index_files(files: &[&Path]) {
     let files: Vec<String> = files.iter().map(|file| text(file)).collect();
     let output = run(&["--index"].into_iter().chain(files.iter().map(String::as_str)).collect::<Vec<_>>());
     assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
@@ -70,7 +70,7 @@ fn extent(lines: &[String]) -> (u64, u64) {
 }
 
 /// Writes an index of `places` that claims to be that of a file.
-fn forge(path: &Path, header: u64, places: &[Place]) {
+pub(crate) fn forge(path: &Path, header: u64, places: &[Place]) {
     let mut builder = Builder::new(header);
     for place in places {
         builder.packet(place);

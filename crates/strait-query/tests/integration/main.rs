@@ -6,6 +6,7 @@ mod lake;
 mod library;
 mod output;
 mod pcap;
+mod scan;
 mod sql;
 mod traffic;
 

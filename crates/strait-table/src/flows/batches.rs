@@ -52,6 +52,17 @@ impl Batches for FlowBatches {
         let count = BATCH_ROWS.saturating_sub(self.rows.len());
         self.table.drain(count, &mut self.ended);
         self.append();
+        if self.table.is_empty() {
+            // So the flows of a file do not depend on the files before it.
+            self.table.restart_clock();
+        }
+    }
+
+    fn pass(&mut self, time_ns: u64) {
+        // Later calls end the flows that do not fit into the batch.
+        let count = BATCH_ROWS.saturating_sub(self.rows.len());
+        self.table.expire(time_ns, count, &mut self.ended);
+        self.append();
     }
 
     fn len(&self) -> usize {

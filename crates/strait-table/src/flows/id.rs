@@ -5,6 +5,7 @@
 //! fields of a packet as the column `communityId`.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 
 use super::flow::Key;
 use crate::community_id;
@@ -69,6 +70,12 @@ pub fn flow_id(community_id: &str) -> Option<u64> {
     community_id::hash_in(community_id).map(truncate)
 }
 
+/// Returns the identifier of the flow between two addresses; `ports` are those of TCP, UDP, SCTP
+/// and UDP-Lite. Fragments have none.
+pub fn flow_id_between(addresses: [IpAddr; 2], protocol: u8, ports: Option<[u16; 2]>) -> u64 {
+    truncate(community_id::hash(addresses[0], addresses[1], protocol, ports))
+}
+
 fn truncate(hash: [u8; community_id::HASH_BYTES]) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&hash[..8]);
@@ -97,6 +104,9 @@ mod tests {
             let frame = frame(port);
             let text = community_id_of(&packet(&frame, 1)).unwrap();
             assert_eq!(ids.of(&frame, 1), flow_id(&text), "{port}");
+            let addresses = [[10, 0, 0, 2], [10, 0, 0, 1]].map(IpAddr::from);
+            let between = flow_id_between(addresses, 17, Some([53, port]));
+            assert_eq!(flow_id(&text), Some(between), "{port}");
         }
         assert_eq!(ids.of(&[0; 14], 1), None);
     }

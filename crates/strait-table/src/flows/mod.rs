@@ -23,7 +23,7 @@ use hashbrown::HashTable;
 pub use self::batches::FlowBatches;
 use self::flow::Flow;
 pub use self::flow::{EndReason, FlowRow, Key, Side};
-pub use self::id::{FlowIds, flow_id};
+pub use self::id::{FlowIds, flow_id, flow_id_between};
 pub use self::rows::FlowRows;
 use crate::headers::{Headers, Packet};
 
@@ -193,6 +193,12 @@ impl FlowTable {
             self.end(self.oldest, EndReason::Idle, ended);
         }
         true
+    }
+
+    /// Lets time start again, as the next packets are those of another file. All flows must have
+    /// ended.
+    pub fn restart_clock(&mut self) {
+        self.clock = Clock::default();
     }
 
     fn is_oldest_idle(&self) -> bool {

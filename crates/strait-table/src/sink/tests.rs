@@ -72,7 +72,7 @@ fn full_queue_loses_packets_of_a_live_capture_and_counts_them_by_lane() {
     let held = shared.lock().unwrap();
     sink.send(Task::Ledger(Vec::new()), true).unwrap();
     let mut pushed = [0; 2];
-    while sink.dropped.total() == 0 {
+    while lock(&sink.shared).dropped.total() == 0 {
         let lane = usize::from(pushed[0] > pushed[1]);
         pushed[lane] += BLOCK_PACKETS as u64;
         let packets = vec![Headers::of(&packet(lane as u32)); BLOCK_PACKETS];

@@ -1,0 +1,209 @@
+//! Open tables of one target, and their place.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use strait_ledger::prometheus::{ExportMetrics, SpoolMetrics, TargetMetrics};
+use strait_ledger::{Report, TargetReport};
+use strait_os::clock;
+use strait_program::output::print_stderr;
+use strait_table::export::{Exported, Exporter};
+use strait_table::flows::FlowLimits;
+use strait_table::packets::InterfaceNames;
+use strait_table::sink::{ExportOptions, Recovered, SinkCounts, TableSink};
+use strait_table::{Options, Packet, TableError};
+
+use super::closed::{ClosedTarget, Totals};
+use super::place::Place;
+use crate::Error;
+
+/// Open tables of one target.
+pub(crate) struct TableOutput {
+    /// URL of the target.
+    url: String,
+    sink: TableSink,
+    place: Place,
+    /// True if a failure of the export was reported.
+    is_failing: bool,
+    /// Failure after which all packets are lost.
+    failure: Option<TableError>,
+}
+
+impl TableOutput {
+    /// Opens tables that are exported.
+    pub(super) fn export(
+        url: String,
+        exporter: &Arc<Exporter>,
+        names: InterfaceNames,
+        flows: FlowLimits,
+        waits: bool,
+    ) -> Self {
+        let options = ExportOptions { exporter: Arc::clone(exporter), flows, waits };
+        let sink = TableSink::export(options, names, clock::realtime_ns());
+        Self::new(url, sink, Place::Export(Arc::clone(exporter)))
+    }
+
+    /// Opens tables that are files.
+    pub(super) fn files(
+        url: String,
+        options: Options,
+        place: Place,
+        names: InterfaceNames,
+    ) -> Result<Self, Error> {
+        let sink = TableSink::open(options, names, clock::realtime_ns())?;
+        Ok(Self::new(url, sink, place))
+    }
+
+    fn new(url: String, sink: TableSink, place: Place) -> Self {
+        Self { url, sink, place, is_failing: false, failure: None }
+    }
+
+    /// Returns the files of killed captures.
+    pub(super) fn recovered(&self) -> &Recovered {
+        self.sink.recovered()
+    }
+
+    /// Reports the start and the end of a failure of the export.
+    fn report_failure(&mut self) {
+        let Place::Export(exporter) = &self.place else { return };
+        let (receiver, failure) = (exporter.name(), exporter.failure());
+        let was_failing = std::mem::replace(&mut self.is_failing, failure.is_some());
+        match failure {
+            Some(error) if !was_failing => print_stderr(format_args!(
+                "strait: note: the export to {receiver} fails: {error}; flows are lost until it works\n"
+            )),
+            None if was_failing => {
+                print_stderr(format_args!("strait: note: the export to {receiver} works again\n"));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        if let Place::Bucket(upload) = &self.place {
+            upload.watch()?;
+        }
+        Ok(self.sink.start()?)
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, packet: &Packet<'_>) -> Result<(), TableError> {
+        self.sink.push(packet)
+    }
+
+    pub(super) fn idle(&mut self, now: Instant) -> Result<(), TableError> {
+        self.report_failure();
+        self.sink.flush_due(now)
+    }
+
+    /// Ends the flows of a file and adds it to the ledger.
+    pub(super) fn end_file(&mut self, report: &Report) -> Result<(), TableError> {
+        self.sink.ledger_of_file(report, clock::realtime_ns());
+        self.sink.end_flows()
+    }
+
+    /// Corrects the ledger of a file that has ended.
+    pub(super) fn correct_file(&mut self, before: &Report, now: &Report) {
+        self.sink.correct_ledger(before, now, clock::realtime_ns());
+    }
+
+    pub(super) fn complete(&mut self) -> Result<(), TableError> {
+        self.sink.complete()
+    }
+
+    /// Notes a failure. The first one is printed if the caller goes on.
+    pub(super) fn fail(&mut self, error: TableError, goes_on: bool) {
+        if self.failure.is_none() && goes_on {
+            report_failure(&self.url, &error);
+        }
+        self.failure.get_or_insert(error);
+    }
+
+    pub(super) fn failure(&self) -> Option<&TableError> {
+        self.failure.as_ref()
+    }
+
+    /// Returns the ledger of a capture for this target.
+    pub(super) fn ledger(&self, report: &Report) -> TargetReport {
+        let Report { capture, lanes, .. } = report;
+        let mut charged = Report { capture: *capture, lanes: lanes.clone(), ..Report::default() };
+        charged.charge_sink(self.sink.lost(), |lane| self.sink.lost_in(lane));
+        let Report { capture, lanes, .. } = charged;
+        TargetReport { target: self.url.clone(), capture, lanes }
+    }
+
+    /// Stores the ledger of a running capture.
+    pub(super) fn record(&mut self, report: &Report) {
+        self.sink.ledger(report, clock::realtime_ns());
+    }
+
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.sink.written_bytes()
+    }
+
+    pub(super) fn gauges(&self) -> Gauges {
+        Gauges { url: self.url.clone(), counts: self.sink.counts(), place: self.place.clone() }
+    }
+
+    /// Completes the tables. `report` is the ledger of this target.
+    pub(super) fn close(self, report: &Report) -> ClosedTarget {
+        let failure = self.failure.map(Error::from);
+        match self.sink.close(report, clock::realtime_ns()) {
+            Ok(summary) => ClosedTarget { totals: Totals { place: Some(self.place), summary }, failure },
+            Err(error) => ClosedTarget { totals: Totals::default(), failure: failure.or(Some(error.into())) },
+        }
+    }
+}
+
+/// Counts of a target, which another thread reads.
+pub(super) struct Gauges {
+    url: String,
+    counts: SinkCounts,
+    place: Place,
+}
+
+impl Gauges {
+    pub(super) fn metrics(&self) -> TargetMetrics {
+        let summary = self.counts.summary();
+        let files = summary.files();
+        let (mut has_failed, mut export, mut spool) = (self.counts.has_failed(), None, None);
+        match &self.place {
+            Place::Directory(_) => {}
+            Place::Export(exporter) => {
+                has_failed |= exporter.failure().is_some();
+                let Exported { flows, repeated, lost, .. } = summary.exported;
+                export = Some(ExportMetrics { sent: flows, retried: repeated, lost });
+            }
+            Place::Bucket(upload) => {
+                let (usage, progress) = (upload.spool().usage(), upload.progress());
+                spool = Some(SpoolMetrics {
+                    bytes: usage.bytes,
+                    bytes_max: upload.spool().bytes_max(),
+                    files: usage.files,
+                    oldest_seconds: usage.oldest_age(SystemTime::now()).as_secs_f64(),
+                    sent_files: progress.files,
+                    sent_bytes: progress.bytes,
+                    retried: progress.retried,
+                    lost_rows: files.refused,
+                });
+            }
+        }
+        TargetMetrics {
+            target: self.url.clone(),
+            lost: self.counts.lost(),
+            is_failing: has_failed,
+            rows: files.rows,
+            files: files.files,
+            bytes: summary.bytes(),
+            export,
+            spool,
+        }
+    }
+}
+
+/// Reports a target that has failed while others go on.
+pub(super) fn report_failure(url: &str, error: &TableError) {
+    print_stderr(format_args!(
+        "strait: note: the target {url} has failed: {error}; it loses all further packets, and the other targets go on\n"
+    ));
+}
