@@ -103,7 +103,6 @@ fn sixteen(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Multiplies both halves of the address with each other, each changed by a random number.
 #[inline]
 fn hash(address: IpAddr, seeds: [u64; 2]) -> u64 {
     let [high, low] = match address {
@@ -113,6 +112,12 @@ fn hash(address: IpAddr, seeds: [u64; 2]) -> u64 {
             [(bits >> 64) as u64, bits as u64]
         }
     };
+    multiply([high, low], seeds)
+}
+
+/// Returns a hash: both halves multiplied with each other, each changed by a random number.
+#[inline]
+pub(crate) fn multiply([high, low]: [u64; 2], seeds: [u64; 2]) -> u64 {
     let product = u128::from(high ^ seeds[0]) * u128::from(low ^ seeds[1]);
     (product >> 64) as u64 ^ product as u64
 }

@@ -31,7 +31,7 @@ impl<T: ArrowPrimitiveType> Numbers<T> {
 
     /// Adds a value or null for each row.
     #[inline]
-    pub(crate) fn extend_optional<R>(&mut self, rows: &[R], value: impl Fn(&R) -> Option<T::Native>) {
+    pub(crate) fn extend_optional<R>(&mut self, rows: &[R], mut value: impl FnMut(&R) -> Option<T::Native>) {
         let mut present = 0;
         self.values.extend(rows.iter().map(|row| {
             let value = value(row);

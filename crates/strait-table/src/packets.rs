@@ -4,16 +4,18 @@
 //! A row costs no allocation: a batch allocates its columns once.
 
 mod batches;
+mod macs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::builder::{BinaryBuilder, StringBuilder};
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::types::{TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 pub use self::batches::PacketBatches;
+use self::macs::Macs;
 use crate::address::Addresses;
 use crate::column::{Keys, Numbers, Texts, dictionary};
 use crate::extras::{Extras, Owner};
@@ -434,9 +436,7 @@ impl Values {
             }),
             Self::Mac(macs) => {
                 let side = usize::from(field == Field::DestinationMac);
-                for row in rows {
-                    macs.push(row.macs.map(|macs| macs[side]));
-                }
+                macs.extend(rows, |row| row.macs.map(|macs| macs[side]));
             }
             // Filled by `PacketRows`.
             Self::Keys(_) | Self::Address | Self::Frames(_) | Self::Texts(_) => {}
@@ -494,35 +494,6 @@ fn append_u32(numbers: &mut Numbers<UInt32Type>, field: Field, rows: &[Headers])
             numbers.extend_optional(rows, |row| row.internet.and_then(|internet| internet.identification));
         }
         _ => numbers.extend_optional(rows, |row| row.internet.and_then(|internet| internet.fragment_offset)),
-    }
-}
-
-/// Addresses of Ethernet, each distinct one as text once in a batch.
-struct Macs {
-    keys: Keys,
-    numbers: HashMap<[u8; 6], u32>,
-    texts: StringBuilder,
-}
-
-impl Macs {
-    fn new(capacity: usize) -> Self {
-        Self { keys: Keys::new(capacity), numbers: HashMap::new(), texts: StringBuilder::new() }
-    }
-
-    fn push(&mut self, mac: Option<[u8; 6]>) {
-        let next = self.numbers.len() as u32;
-        let number = mac.map(|mac| {
-            *self.numbers.entry(mac).or_insert_with(|| {
-                self.texts.append_value(mac.map(|octet| format!("{octet:02x}")).join(":"));
-                next
-            })
-        });
-        self.keys.extend_optional(&[number], |number| *number);
-    }
-
-    fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
-        self.numbers.clear();
-        dictionary(self.keys.finish(), Arc::new(self.texts.finish()))
     }
 }
 
