@@ -1,12 +1,37 @@
 //! Reading of `strait.toml`: from its text to a [`Config`], and messages with line numbers.
 
-use std::time::SystemTime;
-
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::schema;
 use crate::config::settings::Settings;
+
+/// Configuration that was checked, with its certificates and keys.
+#[derive(Debug)]
+pub struct Checked {
+    pub(crate) config: Config,
+    pub(crate) settings: Settings,
+}
+
+impl Checked {
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Checks another configuration. Certificates of unchanged files are not parsed again.
+    ///
+    /// # Errors
+    /// As of [`Config::check`].
+    pub fn check_again(&self, config: &Config) -> Result<()> {
+        self.settings.check_again(config)
+    }
+
+    /// Returns the notes that [`crate::Proxy::notes`] will have.
+    pub fn notes(&self) -> Vec<String> {
+        self.settings.notes()
+    }
+}
 
 impl Config {
     /// File with every key, its default and an explanation.
@@ -52,7 +77,17 @@ impl Config {
     /// # Errors
     /// Values contradict each other or are refused.
     pub fn check(&self) -> Result<Vec<String>> {
-        Ok(Settings::new(self)?.tls.notes(SystemTime::now()))
+        Ok(Settings::new(self)?.notes())
+    }
+
+    /// Like [`Self::check`], but returns the configuration with the certificates and keys, so that
+    /// a start need not read them again.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub fn checked(self) -> Result<Checked> {
+        let settings = Settings::new(&self)?;
+        Ok(Checked { config: self, settings })
     }
 
     /// Checks the directory of the store and the access log. Creates and changes nothing.
