@@ -1,18 +1,22 @@
 //! Certificates of the proxy and their keys, found by the host that a client names.
 //!
-//! [`crate::config::tls`] reads them at each start and reload. A pair of files with the bytes of
-//! before is not parsed again. Chains are kept in DER, and the certificate of an issuer once: a
-//! thousand certificates have few issuers. A handshake copies its chain.
+//! [`crate::config::tls`] reads them at each start and reload, and each key is checked then. A pair
+//! of files with the bytes of before is not parsed again.
+//!
+//! Most of many certificates are idle, so they are kept small: in DER, and the certificate of an
+//! issuer once. A handshake copies its chain. The keys of the latest handshakes are kept ready to
+//! sign, which takes twice the memory; that of another one is parsed in the handshake.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -28,6 +32,9 @@ use crate::config::ocsp::{Staple, Validity};
 /// Maximum length in bytes of a file with a certificate or a key.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// Maximum of keys that are ready to sign.
+const READY_MAX: usize = 1024;
+
 /// SHA-256 of the bytes of a certificate's two files.
 type Digest = [u8; 32];
 
@@ -38,6 +45,7 @@ pub(crate) struct Certificates {
     hosts: Hosts<Certificate>,
     /// Parsed files, for the next reload.
     pairs: HashMap<Digest, Arc<Pair>>,
+    ready: ReadyKeys,
 }
 
 /// Certificate with its key, and its OCSP response if there is one.
@@ -47,21 +55,62 @@ struct Certificate {
     staple: Option<Arc<Staple>>,
 }
 
-/// Chain of a certificate, and its key.
+/// Chain of a certificate, and its key, which were checked against each other.
 #[derive(Debug)]
 struct Pair {
+    digest: Digest,
     /// Certificates in DER; the first one is the proxy's own.
     chain: Box<[Arc<[u8]>]>,
-    key: Arc<dyn SigningKey>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// Keys of the latest handshakes, ready to sign.
+#[derive(Debug, Default)]
+struct ReadyKeys(Mutex<Ready>);
+
+#[derive(Debug, Default)]
+struct Ready {
+    keys: HashMap<Digest, Arc<dyn SigningKey>>,
+    /// Digests in the order in which the keys were added.
+    order: VecDeque<Digest>,
+}
+
+impl ReadyKeys {
+    /// Returns the key of a pair. Parses it if it is not ready; it then replaces the oldest one.
+    fn of(&self, pair: &Pair) -> Option<Arc<dyn SigningKey>> {
+        let ready = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = ready().keys.get(&pair.digest) {
+            return Some(key.clone());
+        }
+        // Parsed without the lock. It was checked before, so it does not fail.
+        let key = any_supported_type(&pair.key).ok()?;
+        ready().add(pair.digest, key.clone());
+        Some(key)
+    }
+}
+
+impl Ready {
+    fn add(&mut self, digest: Digest, key: Arc<dyn SigningKey>) {
+        if self.keys.insert(digest, key).is_some() {
+            return;
+        }
+        self.order.push_back(digest);
+        if self.order.len() > READY_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.keys.remove(&oldest);
+        }
+    }
 }
 
 impl Certificate {
     /// Returns the certificate for a handshake, with its OCSP response while clients accept that.
-    fn current(&self) -> CertifiedKey {
+    fn current(&self, ready: &ReadyKeys) -> Option<CertifiedKey> {
+        let key = ready.of(&self.pair)?;
         let cert = self.pair.chain.iter().map(|der| CertificateDer::from(der.to_vec())).collect();
         let is_valid = |staple: &&Arc<Staple>| staple.validity.why_not(SystemTime::now()).is_none();
         let ocsp = self.staple.as_ref().filter(is_valid).map(|staple| staple.der.clone());
-        CertifiedKey { cert, key: self.pair.key.clone(), ocsp }
+        Some(CertifiedKey { cert, key, ocsp })
     }
 
     /// Adds the OCSP response of a file.
@@ -101,7 +150,7 @@ impl ResolvesServerCert for Certificates {
             Some(name) => self.hosts.find_lower(name),
             None => self.hosts.default.as_ref(),
         };
-        found.map(|certificate| Arc::new(certificate.current()))
+        found?.current(&self.ready).map(Arc::new)
     }
 }
 
@@ -140,7 +189,7 @@ impl Certificates {
                 hosts.default = Some(own);
             }
         }
-        Ok(Some(Self { hosts, pairs: reader.pairs }))
+        Ok(Some(Self { hosts, pairs: reader.pairs, ready: ReadyKeys::default() }))
     }
 }
 
@@ -225,7 +274,7 @@ impl<'a> Reader<'a> {
                 self.issuers.extend(pair.chain.iter().skip(1).cloned());
                 pair
             }
-            None => Arc::new(self.parse(section, certificate, key)?),
+            None => Arc::new(self.parse(digest, section, (certificate, key))?),
         };
         self.pairs.insert(digest, pair.clone());
         Ok(pair)
@@ -242,11 +291,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Parses the current files, and checks that the key is that of the certificate.
-    fn parse(&mut self, section: &str, certificate: &Path, key: &Path) -> Result<Pair> {
+    fn parse(&mut self, digest: Digest, section: &str, (certificate, key): (&Path, &Path)) -> Result<Pair> {
         let name = format!("{section}.key");
         let chain = certificates(&self.certificate);
         let chain = chain.map_err(|error| unread(&format!("{section}.certificate"), certificate, &error))?;
         let private = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| unread(&name, key, &error))?;
+        // A copy has no spare capacity.
+        let kept = private.clone_key();
         let certified = CertifiedKey::from_der(chain, private, &self.provider).map_err(|error| {
             let why = match error {
                 rustls::Error::InconsistentKeys(_) => {
@@ -257,12 +308,11 @@ impl<'a> Reader<'a> {
             };
             Error::Config(format!("{name} = \"{}\": {why}", key.display()))
         })?;
-        let CertifiedKey { cert, key, .. } = certified;
-        let chain = cert.iter().enumerate().map(|(place, der)| match place {
+        let chain = certified.cert.iter().enumerate().map(|(place, der)| match place {
             0 => Arc::from(&**der),
             _ => self.issuer(der),
         });
-        Ok(Pair { chain: chain.collect(), key })
+        Ok(Pair { digest, chain: chain.collect(), key: kept })
     }
 
     /// Returns the certificate of an issuer, of which there is one copy.
@@ -310,3 +360,6 @@ fn unread(name: &str, path: &Path, error: &pem::Error) -> Error {
     };
     Error::Config(format!("{name} = \"{}\": {why}", path.display()))
 }
+
+#[cfg(test)]
+mod tests;
