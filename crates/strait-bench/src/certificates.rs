@@ -106,7 +106,7 @@ fn start(launcher: &Launcher, files: &Directory) -> Result<Figures> {
     proxy.wait_until(READY_MAX, |child| has_line(child, "listening on "))?;
     let start_time = began.elapsed();
     let start_cpu = proxy.cost()?.cpu;
-    let (start_peak, at_rest) = (tree::memory(proxy.id()), tree::resident(proxy.id()));
+    let (at_rest, start_peak) = (tree::resident(proxy.id()), tree::memory(proxy.id()));
     let began = Instant::now();
     proxy.signal(Signal::HUP)?;
     proxy.wait_until(READY_MAX, |child| has_line(child, "reloaded"))?;

@@ -509,9 +509,7 @@ fn checked<T>(args: &Args, check: impl FnOnce(Config) -> strait_proxy::Result<T>
 fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     let Some(user) = &args.user else { return Ok(()) };
     service::become_user(user)?;
-    let mut config = config.clone();
-    config.log.access = None;
-    check_system(args, &config).map_err(|error| match error {
+    config.check_directories().map_err(|error| match in_file(args, error) {
         Error::Usage(problems) => Error::Usage(format!("as user {user}: {problems}")),
         error => error,
     })

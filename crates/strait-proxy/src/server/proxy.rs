@@ -126,7 +126,7 @@ impl Bound {
     /// # Errors
     /// The store cannot be opened, or threads cannot be started.
     pub fn prepare(self, clock: Clock, patience: Duration) -> Result<Proxy> {
-        let Self { config, settings, listeners, is_activated, admin, log, log_lost, on_note } = self;
+        let Self { mut config, settings, listeners, is_activated, admin, log, log_lost, on_note } = self;
         let store = open_stores(&config, &settings, &on_change(on_note.clone()), patience)?;
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
         let shared = Arc::new(Shared {
@@ -150,6 +150,9 @@ impl Bound {
         let (controls, receivers): (Vec<_>, Vec<_>) =
             (0..settings.workers).map(|_| unbounded_channel()).unzip();
         let site = Arc::new(Site::new(shared.clone(), settings.clone()));
+        // Only its keys that take effect at a start are read again, and that there are sites.
+        config.site.truncate(1);
+        config.site.shrink_to_fit();
         let (log, writer) = log.unzip();
         let mut proxy = Proxy {
             config,

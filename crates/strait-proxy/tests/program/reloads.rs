@@ -138,7 +138,10 @@ fn keys_are_read_once_in_a_start_and_once_in_a_reload() {
         ),
     );
     let opens = Opens::of(&key);
-    run(&["--check-config", "--config", &path]).success();
+    assert_eq!(
+        run(&["--check-config", "--config", &path]).success().text(),
+        "ok\nlisten 127.0.0.1:0 (TLS)\n"
+    );
     assert_eq!(opens.take(), 1, "by --check-config");
     let proxy = Proxy::start(&["--config", &path]);
     assert_eq!(opens.take(), 1, "by a start");
