@@ -133,24 +133,28 @@ fn has_line(proxy: &Child, begin: &str) -> Result<bool> {
 
 /// Writes certificates, keys and the configuration.
 fn write_files(files: &Directory, keys: Keys, count: u32) -> Result<()> {
-    let mut config = match keys {
-        Keys::None => "listen = [\"127.0.0.1:0\"]\n".to_owned(),
-        _ => "listen = []\n[tls]\nlisten = [\"127.0.0.1:0\"]\n".to_owned(),
+    let listen = match keys {
+        Keys::None => "listen = [\"127.0.0.1:0\"]\n",
+        _ => "listen = []\n[tls]\nlisten = [\"127.0.0.1:0\"]\n",
     };
     let authority = Authority::new(keys)?;
+    let mut config = listen.to_owned();
     for number in 0..count {
         let host = format!("www{number}.example");
-        config += &format!("[[site]]\nhosts = [\"{host}\"]\n");
+        let mut lines = String::new();
         if keys != Keys::None {
             let (certificate, key) = authority.sign(&host, number)?;
-            for (name, end, text) in [("certificate", "pem", certificate), ("key", "key", key)] {
-                files.write(&format!("{number}.{end}"), &text)?;
-                let path = files.path().join(format!("{number}.{end}"));
-                // Writing to a string cannot fail.
-                let _ = writeln!(config, "{name} = \"{}\"", path.display());
-            }
+            let [certificate_file, key_file] = ["pem", "key"].map(|end| format!("{number}.{end}"));
+            files.write(&certificate_file, &certificate)?;
+            files.write(&key_file, &key)?;
+            let dir = files.path().display();
+            lines = format!("certificate = \"{dir}/{certificate_file}\"\nkey = \"{dir}/{key_file}\"\n");
         }
-        config += &format!("[[site.route]]\nrespond = {{ body = \"{number}\" }}\n");
+        // Writing to a string cannot fail.
+        let _ = write!(
+            config,
+            "[[site]]\nhosts = [\"{host}\"]\n{lines}[[site.route]]\nrespond = {{ body = \"{number}\" }}\n"
+        );
     }
     files.write(FILE, &config)
 }
@@ -165,11 +169,11 @@ struct Authority {
 
 impl Authority {
     fn new(keys: Keys) -> Result<Self> {
-        let key = KeyPair::generate().map_err(unmade)?;
+        let key = KeyPair::generate().map_err(|error| unmade(&error))?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "strait bench certificates");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).map_err(unmade)?.pem();
+        let certificate = params.self_signed(&key).map_err(|error| unmade(&error))?.pem();
         let keys = match keys {
             Keys::Rsa2048 => (0..RSA_KEYS).map(|_| rsa_key()).collect::<Result<_>>()?,
             Keys::None | Keys::EcdsaP256 => Vec::new(),
@@ -183,14 +187,14 @@ impl Authority {
             Some(pem) => KeyPair::from_pem(pem),
             None => KeyPair::generate(),
         };
-        let key = key.map_err(unmade)?;
-        let params = CertificateParams::new([host.to_owned()]).map_err(unmade)?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(unmade)?.pem();
+        let key = key.map_err(|error| unmade(&error))?;
+        let params = CertificateParams::new([host.to_owned()]).map_err(|error| unmade(&error))?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(|error| unmade(&error))?.pem();
         Ok((certificate + &self.certificate, key.serialize_pem()))
     }
 }
 
-fn unmade(error: rcgen::Error) -> Error {
+fn unmade(error: &rcgen::Error) -> Error {
     Error::Invalid(format!("no certificate can be made: {error}"))
 }
 
