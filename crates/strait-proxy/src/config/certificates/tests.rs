@@ -40,13 +40,14 @@ impl Authority {
 
     /// Reads the certificates of sites, which have the names of their files.
     fn read(&self, names: &[&str], before: Option<&Certificates>) -> Result<Certificates> {
-        let mut toml = "tls.listen = [\"127.0.0.1:0\"]\n".to_owned();
-        for (number, name) in names.iter().enumerate() {
+        let site = |(number, name): (usize, &&str)| {
             let [certificate, key] = ["pem", "key"].map(|end| self.path(name, end).display().to_string());
-            toml += &format!(
+            format!(
                 "[[site]]\nhosts = [\"{number}.example\"]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n"
-            );
-        }
+            )
+        };
+        let sites: String = names.iter().enumerate().map(site).collect();
+        let toml = format!("tls.listen = [\"127.0.0.1:0\"]\n{sites}");
         let config = Config::from_toml(&toml).unwrap();
         Certificates::read(&config, &mut Vec::new(), before).map(Option::unwrap)
     }
