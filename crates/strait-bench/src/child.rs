@@ -246,7 +246,8 @@ impl Child {
         Ok(self.ended)
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    /// Sends a signal, unless the program has ended.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         if self.ended.is_some() {
             return Ok(());
         }

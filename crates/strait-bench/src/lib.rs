@@ -1,7 +1,8 @@
 //! Benchmarks on this machine: capture paths (D3), capture delay (D2), cost of a capture to its
 //! host, sends (D5) and proxies (D4), and checks of claims about speed.
 //!
-//! [`capture`], [`latency`], [`tax`], [`send`], [`proxy`] and [`cache`] are the benchmarks;
+//! [`capture`], [`latency`], [`tax`], [`send`], [`proxy`], [`cache`], [`restart`] and
+//! [`certificates`] are the benchmarks;
 //! [`claims`] adds comparisons with other programs. They create a [`wire`] and run receivers and
 //! generators as separate programs ([`measure`], [`child`]). [`results`] holds the figures;
 //! [`table`], [`report`] and [`mod@compare`] show them. The program `strait-bench` is the entry
@@ -9,6 +10,7 @@
 
 pub mod cache;
 pub mod capture;
+pub mod certificates;
 pub mod child;
 pub mod claim;
 pub mod claims;

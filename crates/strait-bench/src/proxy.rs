@@ -12,7 +12,7 @@ pub mod origin;
 pub mod peer;
 mod replay;
 mod restart;
-mod tree;
+pub(crate) mod tree;
 pub mod work;
 pub mod workload;
 

@@ -29,8 +29,8 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// `capture`, `latency`, `tax`, `proxy`, `send` and the load, `claims` and their subject, or
-    /// `instructions` and the NIC.
+    /// `capture`, `latency`, `tax`, `proxy`, `cache`, `restart`, `certificates`, `send` and the
+    /// load, `claims` and their subject, or `instructions` and the NIC.
     pub benchmark: String,
     /// Description of the measurement.
     pub about: String,

@@ -111,6 +111,17 @@ pub const RESTART: [Shown; 8] = [
     shown("memory_mib", "memory, MiB", 1.0, 1, false),
 ];
 
+/// Figures of a start and a reload of the proxy with many certificates.
+pub const CERTIFICATES: [Shown; 7] = [
+    shown("start_ms", "start, ms until it listens", 1.0, 0, false),
+    shown("start_cpu_ms", "CPU time of the start, ms", 1.0, 0, false),
+    shown("at_rest_mib", "memory after the start, MiB", 1.0, 1, false),
+    shown("start_peak_mib", "memory at most during the start, MiB", 1.0, 1, false),
+    shown("reload_ms", "reload of the same files, ms", 1.0, 0, false),
+    shown("reload_cpu_ms", "CPU time of the reload, ms", 1.0, 0, false),
+    shown("memory_mib", "memory at most after the reload, MiB", 1.0, 1, false),
+];
+
 /// Figures of D4's experiments: response time and CPU time first, because their open loops fix the
 /// rate.
 pub const PROXY_FIGURES: [Shown; 9] =
@@ -169,6 +180,7 @@ pub fn figures(results: &Results) -> Vec<Shown> {
         ("tax", _) => &TAX,
         ("cache", _) => &CACHE,
         ("restart", _) => &RESTART,
+        ("certificates", _) => &CERTIFICATES,
         ("send", _) => &SEND,
         ("proxy", "") => &PROXY,
         ("instructions", _) => &INSTRUCTIONS,

@@ -27,6 +27,7 @@ pub use cache::removals::Removals;
 pub use cache::tag::Tag;
 pub use config::error::{Error, Result};
 pub use config::file::{Config, FillMethod, Format};
+pub use config::read::Checked;
 pub use io::clock::Clock;
 pub use observe::report::{Quantiles, Report};
 pub use server::listen::Inherited;

@@ -3,6 +3,7 @@
 
 mod cache;
 mod capture;
+mod certificates;
 mod claims;
 mod measured;
 mod options;
@@ -48,6 +49,8 @@ enum Command {
     Cache(cache::Args),
     /// Start of the proxy after kill -9: time to the first hit, hits and misses
     Restart(restart::Args),
+    /// Start and reload of the proxy with many certificates: time and memory
+    Certificates(certificates::Args),
     /// Check the claims about Strait's speed against libpcap, tcpdump, programs in C and other
     /// proxies
     Claims(claims::Args),
@@ -95,6 +98,7 @@ impl Command {
             Self::Proxy(args) => proxy::run(args),
             Self::Cache(args) => cache::run(args),
             Self::Restart(args) => restart::run(args),
+            Self::Certificates(args) => certificates::run(args),
             Self::Claims(args) => claims::run(args),
             Self::Compare(args) => report::run_compare(args),
             Self::Report(args) => report::run_report(args),

@@ -43,9 +43,19 @@ pub(crate) fn cpu(root: u32) -> Result<Duration> {
 
 /// Returns the sum of the peak memory of all processes of the tree, in bytes (`VmHWM`).
 pub(crate) fn memory(root: u32) -> u64 {
+    sum_of_status(root, "VmHWM:")
+}
+
+/// Returns the sum of the present memory of all processes of the tree, in bytes (`VmRSS`).
+pub(crate) fn resident(root: u32) -> u64 {
+    sum_of_status(root, "VmRSS:")
+}
+
+/// Returns the sum of a line of all processes of the tree, in bytes (proc_pid_status(5)).
+fn sum_of_status(root: u32, name: &str) -> u64 {
     let of = |process: u32| {
         let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
         line.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
     };
     processes(root).into_iter().map(of).sum()

@@ -24,6 +24,17 @@ fn figure(results: &Value, contestant: &str, place: usize, figure: &str) -> f64 
 }
 
 #[test]
+fn certificates_of_both_types_are_loaded_and_reloaded() {
+    let arguments = ["certificates", "--certificates", "3", "--rounds", "1", "--json"];
+    let results: Value = serde_json::from_str(&run(&arguments).success().text()).unwrap();
+    for contestant in ["none", "ecdsa-p256", "rsa-2048"] {
+        let of = |name| figure(&results, contestant, 3, name);
+        assert!(of("start_ms") > 0.0 && of("reload_ms") > 0.0, "{results}");
+        assert!(of("at_rest_mib") > 0.0 && of("start_peak_mib") >= of("at_rest_mib"), "{results}");
+    }
+}
+
+#[test]
 fn origin_alone_answers_every_request_with_the_right_body() {
     let results = bench_proxy(&[
         "--only",

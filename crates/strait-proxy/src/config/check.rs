@@ -134,9 +134,15 @@ fn size(size: ByteSize) -> String {
     bytes.to_string()
 }
 
-/// Returns a text for each directory or file that cannot be used. Each begins with the key.
-pub(crate) fn places(config: &Config) -> Vec<String> {
-    let log = config.log.access.as_deref().filter(|path| *path != Path::new("-"));
+/// Returns a text if the access log cannot be used. It begins with the key.
+pub(crate) fn log(config: &Config) -> Option<String> {
+    let path = config.log.access.as_deref().filter(|path| *path != Path::new("-"))?;
+    let why = log_file(path).err()?;
+    Some(format!("log.access = \"{}\": {why}", path.display()))
+}
+
+/// Returns a text for each directory that cannot be used. Each begins with the key.
+pub(crate) fn directories(config: &Config) -> Vec<String> {
     let mut problems = Vec::new();
     for dir in config.cache.dirs() {
         let key = if config.cache.dir.as_deref() == Some(dir) { "cache.dir" } else { "cache.further_dirs" };
@@ -150,8 +156,6 @@ pub(crate) fn places(config: &Config) -> Vec<String> {
             }));
         }
     }
-    let wrong = log.and_then(|path| Some((path, log_file(path).err()?)));
-    problems.extend(wrong.map(|(path, why)| format!("log.access = \"{}\": {why}", path.display())));
     problems
 }
 

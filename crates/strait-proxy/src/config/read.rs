@@ -1,12 +1,39 @@
 //! Reading of `strait.toml`: from its text to a [`Config`], and messages with line numbers.
 
-use std::time::SystemTime;
+use toml::de::{DeTable, DeValue};
 
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::schema;
 use crate::config::settings::Settings;
+
+/// Configuration that was checked, with its certificates and keys.
+#[derive(Debug)]
+pub struct Checked {
+    pub(crate) config: Config,
+    pub(crate) settings: Settings,
+}
+
+impl Checked {
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Checks another configuration. Certificates of unchanged files are not parsed again.
+    ///
+    /// # Errors
+    /// As of [`Config::check`].
+    pub fn check_again(&self, config: &Config) -> Result<()> {
+        self.settings.check_again(config)
+    }
+
+    /// Returns the notes that [`crate::Proxy::notes`] will have.
+    pub fn notes(&self) -> Vec<String> {
+        self.settings.notes()
+    }
+}
 
 impl Config {
     /// File with every key, its default and an explanation.
@@ -36,8 +63,10 @@ impl Config {
     pub fn locate(text: &str, error: Error) -> Error {
         match error {
             Error::Config(message) => {
-                let locate = |message: &str| match line_of(text, key_of(message)) {
-                    Some(line) => format!("line {line}: {message}"),
+                let file = DeTable::parse(text).ok();
+                let position = |key: &str| file.as_ref().and_then(|file| position_of(file.get_ref(), key));
+                let locate = |message: &str| match position(key_of(message)) {
+                    Some(at) => format!("line {}: {message}", line_at(text, at)),
                     None => message.to_owned(),
                 };
                 Error::Config(message.lines().map(locate).collect::<Vec<_>>().join("\n"))
@@ -52,15 +81,34 @@ impl Config {
     /// # Errors
     /// Values contradict each other or are refused.
     pub fn check(&self) -> Result<Vec<String>> {
-        Ok(Settings::new(self)?.tls.notes(SystemTime::now()))
+        Ok(Settings::new(self)?.notes())
     }
 
-    /// Checks the directory of the store and the access log. Creates and changes nothing.
+    /// Like [`Self::check`], but returns the configuration with the certificates and keys, so that
+    /// a start need not read them again.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub fn checked(self) -> Result<Checked> {
+        let settings = Settings::new(&self)?;
+        Ok(Checked { config: self, settings })
+    }
+
+    /// Checks the directories and the access log. Creates and changes nothing.
     ///
     /// # Errors
     /// One line for each path that would fail at the start.
     pub fn check_places(&self) -> Result<()> {
-        check::refused(&check::places(self))
+        let log = check::log(self);
+        check::refused(&check::directories(self).into_iter().chain(log).collect::<Vec<_>>())
+    }
+
+    /// Like [`Self::check_places`], without the access log.
+    ///
+    /// # Errors
+    /// One line for each directory that would fail at the start.
+    pub fn check_directories(&self) -> Result<()> {
+        check::refused(&check::directories(self))
     }
 
     /// Checks whether the store fits its file system.
@@ -94,36 +142,42 @@ fn key_of(message: &str) -> &str {
     message.split([' ', ':']).next().unwrap_or_default()
 }
 
-/// Returns the number of the line that sets a key, from 1.
-fn line_of(text: &str, key: &str) -> Option<usize> {
-    let mut section = String::new();
-    // Sites, and routes of the last site.
-    let (mut sites, mut routes) = (0, 0);
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.starts_with("[[site]]") {
-            (sites, routes) = (sites + 1, 0);
-            section = format!("site[{sites}]");
-        } else if line.starts_with("[[site.route]]") {
-            routes += 1;
-            section = format!("site[{sites}].route[{routes}]");
-        } else if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
-            name.trim().clone_into(&mut section);
-        }
-        if section == key {
-            return Some(index + 1);
-        }
-        let Some((own, _)) = line.split_once('=') else { continue };
-        let in_section = key.strip_prefix(&*section).and_then(|rest| rest.strip_prefix('.'));
-        let wanted = if section.is_empty() { Some(key) } else { in_section };
-        let is_wanted = |wanted: &str| {
-            wanted.strip_prefix(own.trim()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+/// Sections that only the file has: an option of the command line can set keys of others.
+const ONLY_IN_FILE: [&str; 3] = ["pool", "site", "tls"];
+
+/// Returns the position in the text of a key as messages write it, for example
+/// `site[1].route[2].pool`. Sites and routes are numbered from 1. For a key that the file does not
+/// set, returns the position of its section if only the file can have it.
+fn position_of(file: &DeTable<'_>, key: &str) -> Option<usize> {
+    let is_only_in_file = ONLY_IN_FILE.iter().any(|name| after(key, name).is_some());
+    let (mut table, mut rest, mut position) = (file, key, None);
+    loop {
+        // Names in quotes may have dots, so the longest one that fits is meant.
+        let fitting =
+            table.iter().filter_map(|(name, value)| Some((name, value, after(rest, name.get_ref())?)));
+        let Some((name, value, behind)) = fitting.min_by_key(|(_, _, behind)| behind.len()) else {
+            return position.filter(|_| is_only_in_file);
         };
-        if wanted.is_some_and(is_wanted) {
-            return Some(index + 1);
+        position = Some(name.span().start);
+        let mut value = value.get_ref();
+        rest = behind;
+        if let Some((number, behind)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            let number = number.parse::<usize>().ok()?;
+            let item = value.as_array()?.get(number.checked_sub(1)?)?;
+            position = Some(item.span().start);
+            (value, rest) = (item.get_ref(), behind);
         }
+        match value {
+            DeValue::Table(inner) if !rest.is_empty() => table = inner,
+            _ => return position,
+        }
+        rest = rest.strip_prefix('.').unwrap_or(rest);
     }
-    None
+}
+
+/// Returns the part of a key after a name, if it begins with this name.
+fn after<'a>(key: &'a str, name: &str) -> Option<&'a str> {
+    key.strip_prefix(name).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 #[cfg(test)]
@@ -162,6 +216,60 @@ mod tests {
             table.iter().map(of).collect::<Vec<_>>()
         };
         assert_eq!(keys(&written), keys(&known));
+    }
+
+    #[test]
+    fn keys_of_sites_and_pools_are_found_however_the_file_writes_them() {
+        let toml = r#"name = """
+[[site]]
+"""
+pool = { x = { servers = [
+  "127.0.0.1:1",
+], "a.b" = 1 } }
+[[ site ]] # the first one
+hosts = ["a"]
+[[site.route]]
+path = "/"
+[site.route.rate]
+requests = 1
+[[site]]
+"hosts" = ["b"]
+route = [
+  { pool = "x" },
+  { pool = "x", rate.requests = 1,
+    path = "/b" },
+]
+[tls]
+listen = []
+"#;
+        let file = DeTable::parse(toml).unwrap();
+        let line = |key| position_of(file.get_ref(), key).map(|at| line_at(toml, at));
+        for (key, expected) in [
+            ("name", Some(1)),
+            ("pool.x.servers", Some(4)),
+            ("pool.x.sticky", Some(4)),
+            ("pool.x.a.b", Some(6)),
+            ("site[1]", Some(7)),
+            ("site[1].hosts", Some(8)),
+            ("site[1].route[1]", Some(9)),
+            ("site[1].route[1].path", Some(10)),
+            ("site[1].route[1].rate", Some(11)),
+            ("site[1].route[1].rate.requests", Some(12)),
+            ("site[1].key", Some(7)),
+            ("site[2]", Some(13)),
+            ("site[2].hosts", Some(14)),
+            ("site[2].route[1].pool", Some(16)),
+            ("site[2].route[2].rate.requests", Some(17)),
+            ("site[2].route[2].path", Some(18)),
+            ("tls.certificate", Some(20)),
+            ("site[3].hosts", None),
+            ("site[0]", None),
+            ("cache.size", None),
+            ("names", None),
+            ("", None),
+        ] {
+            assert_eq!(line(key), expected, "{key}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use strait_http::forwarded::Policy;
 use strait_http::storing;
@@ -158,11 +158,21 @@ pub(crate) struct Limits {
 impl Settings {
     /// Checks a configuration.
     pub(crate) fn new(config: &Config) -> Result<Self> {
-        Self::after(config, None)
+        Self::with(config, None, None)
     }
 
     /// Checks the configuration of a reload; servers keep the state that they have in `before`.
-    pub(crate) fn after(config: &Config, before: Option<&Self>) -> Result<Self> {
+    pub(crate) fn after(config: &Config, before: &Self) -> Result<Self> {
+        Self::with(config, Some(before), Some(&before.tls))
+    }
+
+    /// Checks a configuration that is not applied. Certificates of unchanged files are not parsed
+    /// again.
+    pub(crate) fn check_again(&self, config: &Config) -> Result<()> {
+        Self::with(config, None, Some(&self.tls)).map(drop)
+    }
+
+    fn with(config: &Config, before: Option<&Self>, tls_before: Option<&Tls>) -> Result<Self> {
         check::refused(&check::bounds(config))?;
         let key_fields = keys::key_fields(&config.cache)?;
         let before_sites = before.and_then(|before| before.sites.as_ref());
@@ -177,7 +187,7 @@ impl Settings {
         }
         let access = Access::new(config, sites.is_some())?;
         let uses_tls_to_origin = sites.as_ref().is_some_and(Sites::use_tls);
-        let tls = Tls::new(config, uses_tls_to_origin)?;
+        let tls = Tls::new(config, uses_tls_to_origin, tls_before)?;
         Ok(Self {
             ports: ports(config)?,
             workers,
@@ -313,6 +323,12 @@ fn memory(config: &Config) -> usize {
 }
 
 impl Settings {
+    /// Returns notes for the operator: missing kernel features and their cost, and OCSP responses
+    /// that clients do not get.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.tls.notes(SystemTime::now())
+    }
+
     /// Returns true once the proxy shuts down.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.has_begun()

@@ -17,7 +17,7 @@ use strait_program::files::{HELP_TO_LISTEN, allow_files};
 use strait_program::output::{account_text, print_account, print_stderr, print_text, warn};
 use strait_program::parse::{address, bytes, listen};
 use strait_program::{Error, Kind, Streams, name};
-use strait_proxy::{Bound, Clock, Config, FillMethod, Inherited, Proxy};
+use strait_proxy::{Bound, Checked, Clock, Config, FillMethod, Inherited, Proxy};
 
 use crate::upgrade::{Ended, Predecessor, Program, Progress, Upgrade};
 
@@ -135,25 +135,27 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.print_default_config {
         return print_text(Config::DEFAULT_TOML);
     }
-    let config = config(args);
+    let checked = checked(args, Config::checked);
     if args.check_config {
-        let config = config?;
-        check_system(args, &config)?;
-        become_and_check(args, &config)?;
-        check_room(args, &config);
-        check_changes(args, &config);
-        print_notes(&config.check()?);
-        return print_text(&as_checked(&config));
+        let checked = checked?;
+        let config = checked.config();
+        check_system(args, config)?;
+        become_and_check(args, config)?;
+        check_room(args, config);
+        check_changes(args, config, |again| checked.check_again(&again));
+        print_notes(&checked.notes());
+        return print_text(&as_checked(config));
     }
     let signals = process::on_service_signals()?;
-    let config = config?;
-    check_system(args, &config)?;
-    check_room(args, &config);
-    Streams::output(logs_to_stdout(&config)).check()?;
+    let checked = checked?;
+    check_system(args, checked.config())?;
+    check_room(args, checked.config());
+    let logs_to_stdout = logs_to_stdout(checked.config());
+    Streams::output(logs_to_stdout).check()?;
     let program = Program::of_this_process();
-    let proxy = start(args, &config, signals)?;
+    let proxy = start(args, checked, signals)?;
     let (account, end) = serve(args, proxy, signals, &program);
-    if logs_to_stdout(&config) {
+    if logs_to_stdout {
         print_stderr(format_args!("{}\n", account_text(&account, args.json)?));
     } else {
         print_account(&account, args.json)?;
@@ -334,7 +336,8 @@ fn logs_to_stdout(config: &Config) -> bool {
 }
 
 /// Opens sockets and the log, gives up privileges, and starts the workers.
-fn start(args: &Args, config: &Config, signals: Signals) -> Result<Proxy, Error> {
+fn start(args: &Args, checked: Checked, signals: Signals) -> Result<Proxy, Error> {
+    let config = checked.config();
     let each = FILES_EACH * u64::from(config.limits.connections);
     let allowed = allow_files(FILES_BESIDE + each)?;
     let needed = FILES_BESIDE_MIN + each;
@@ -357,9 +360,10 @@ fn start(args: &Args, config: &Config, signals: Signals) -> Result<Proxy, Error>
     }
     let listener = |(name, socket)| Ok((name, service::listener(socket)?));
     let sockets = descriptors.into_iter().map(listener).collect::<Result<_, strait_os::Error>>()?;
-    let bound = Bound::new(config, Inherited::new(sockets)).map_err(refused)?;
+    let bound = Bound::of(checked, Inherited::new(sockets)).map_err(refused)?;
+    let config = bound.config();
     become_and_check(args, config)?;
-    check_changes(args, config);
+    check_changes(args, config, |again| bound.check_again(&again));
     // Root keeps the right to write the cache and the log in directories of other users.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
@@ -417,7 +421,8 @@ fn print_notes(notes: &[String]) {
 /// Applies the current configuration file. A mistake in it is reported and changes nothing.
 fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
-    match again(args).and_then(|config| Ok(proxy.reload(&config)?)) {
+    let checked = again(args, |config| proxy.check(config));
+    match checked.and_then(|checked| Ok(proxy.adopt_checked(checked)?)) {
         Ok(_) if args.config.is_none() => {
             warn(format_args!("nothing to reload: --config names no file\n"));
         }
@@ -459,11 +464,12 @@ fn as_checked(config: &Config) -> String {
     listen.chain(tls).chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
-/// Reads and checks the configuration for a reload.
-fn again(args: &Args) -> Result<Config, Error> {
-    let unfinished = unfinished(args);
-    let config = config(args)?;
-    unfinished.map_or(Ok(config), Err)
+/// Reads the configuration for a reload, and checks it with `check`.
+fn again<T>(args: &Args, check: impl FnOnce(Config) -> strait_proxy::Result<T>) -> Result<T, Error> {
+    match unfinished(args) {
+        Some(error) => checked(args, |config| config.check()).and(Err(error)),
+        None => checked(args, check),
+    }
 }
 
 /// Returns the reason why a reload or an upgrade refuses a file without keys, or without an end of
@@ -481,12 +487,10 @@ fn unfinished(args: &Args) -> Option<Error> {
     Some(Error::usage(format!("{}: {why}", path.display())))
 }
 
-/// Reads and checks the configuration.
-fn config(args: &Args) -> Result<Config, Error> {
+/// Reads the configuration, and checks it with `check`.
+fn checked<T>(args: &Args, check: impl FnOnce(Config) -> strait_proxy::Result<T>) -> Result<T, Error> {
     let Some(path) = &args.config else {
-        let config = with_options(Config::default(), args);
-        config.check()?;
-        return Ok(config);
+        return Ok(check(with_options(Config::default(), args))?);
     };
     let of_file = |error: &dyn std::fmt::Display| Error::usage(located(args, &error.to_string()));
     let unread = |error: io::Error| {
@@ -495,21 +499,17 @@ fn config(args: &Args) -> Result<Config, Error> {
     };
     let text = std::fs::read_to_string(path).map_err(unread)?;
     let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
-    let config = with_options(config, args);
-    match config.check() {
-        Ok(_) => Ok(config),
-        Err(error @ strait_proxy::Error::Config(_)) => Err(of_file(&Config::locate(&text, error))),
-        Err(error) => Err(error.into()),
-    }
+    check(with_options(config, args)).map_err(|error| match error {
+        strait_proxy::Error::Config(_) => of_file(&Config::locate(&text, error)),
+        error => error.into(),
+    })
 }
 
 /// Becomes the user of `--user`, and checks that user's permissions. The log is open already.
 fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     let Some(user) = &args.user else { return Ok(()) };
     service::become_user(user)?;
-    let mut config = config.clone();
-    config.log.access = None;
-    check_system(args, &config).map_err(|error| match error {
+    config.check_directories().map_err(|error| match in_file(args, error) {
         Error::Usage(problems) => Error::Usage(format!("as user {user}: {problems}")),
         error => error,
     })
@@ -523,12 +523,16 @@ fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
     config.check_places().map_err(|error| in_file(args, error))
 }
 
-/// Warns if a reload or a rotation of the log will fail. The user of `--user` does both.
-fn check_changes(args: &Args, config: &Config) {
+/// Warns if a reload, which uses `check`, or a rotation of the log will fail. The user of `--user`
+/// does both.
+fn check_changes(args: &Args, config: &Config, check: impl FnOnce(Config) -> strait_proxy::Result<()>) {
     let user = args.user.as_ref().map_or_else(String::new, |user| format!("as user {user}: "));
     // Without --user the process has read all other files just now.
-    let refused =
-        if args.user.is_some() && args.config.is_some() { again(args).err() } else { unfinished(args) };
+    let refused = if args.user.is_some() && args.config.is_some() {
+        again(args, check).err()
+    } else {
+        unfinished(args)
+    };
     if let Some(error) = refused {
         let line = error.to_string().replace('\n', "; ");
         warn(format_args!("{user}{line}; the proxy starts, and refuses each reload\n"));

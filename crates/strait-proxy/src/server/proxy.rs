@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -21,6 +21,7 @@ use crate::cache::removals::Removals;
 use crate::cache::worker::{Shared, descriptors};
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
+use crate::config::read::Checked;
 use crate::config::settings::Settings;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
@@ -61,8 +62,16 @@ impl Bound {
     ///
     /// # Errors
     /// The configuration is refused, or a system call fails.
-    pub fn new(config: &Config, mut inherited: Inherited) -> Result<Self> {
-        let mut settings = Settings::new(config)?;
+    pub fn new(config: &Config, inherited: Inherited) -> Result<Self> {
+        Self::of(config.clone().checked()?, inherited)
+    }
+
+    /// Like [`Self::new`], of a configuration that was checked.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub fn of(checked: Checked, mut inherited: Inherited) -> Result<Self> {
+        let Checked { config, mut settings } = checked;
         let is_activated = inherited.is_activated();
         let admin = settings.admin.listen.map(|address| match inherited.take_admin(address) {
             Some(socket) => admin::of_socket(socket),
@@ -74,7 +83,20 @@ impl Bound {
         let log_lost = Arc::default();
         let log = config.log.access.as_deref().map(|path| Log::open(path, &log_lost)).transpose()?;
         let on_note: OnNote = Arc::new(|_| {});
-        Ok(Self { config: config.clone(), settings, listeners, is_activated, admin, log, log_lost, on_note })
+        Ok(Self { config, settings, listeners, is_activated, admin, log, log_lost, on_note })
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Checks another configuration. Certificates of unchanged files are not parsed again.
+    ///
+    /// # Errors
+    /// As of [`Config::check`].
+    pub fn check_again(&self, config: &Config) -> Result<()> {
+        self.settings.check_again(config)
     }
 
     /// Returns true for a reverse proxy.
@@ -105,7 +127,7 @@ impl Bound {
     /// # Errors
     /// The store cannot be opened, or threads cannot be started.
     pub fn prepare(self, clock: Clock, patience: Duration) -> Result<Proxy> {
-        let Self { config, settings, listeners, is_activated, admin, log, log_lost, on_note } = self;
+        let Self { mut config, settings, listeners, is_activated, admin, log, log_lost, on_note } = self;
         let store = open_stores(&config, &settings, &on_change(on_note.clone()), patience)?;
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
         let shared = Arc::new(Shared {
@@ -130,6 +152,9 @@ impl Bound {
         let (controls, receivers): (Vec<_>, Vec<_>) =
             (0..settings.workers).map(|_| unbounded_channel()).unzip();
         let site = Arc::new(Site::new(shared.clone(), settings.clone()));
+        // Only its keys that take effect at a start are read again, and that there are sites.
+        config.site.truncate(1);
+        config.site.shrink_to_fit();
         let mut proxy = Proxy {
             config,
             addresses: listeners.addresses,
@@ -266,7 +291,7 @@ impl Proxy {
     /// Returns notes for the operator: missing kernel features and their cost, and OCSP responses
     /// that clients do not get.
     pub fn notes(&self) -> Vec<String> {
-        self.settings().tls.notes(SystemTime::now())
+        self.settings().notes()
     }
 
     /// Waits until the store's index is loaded; returns false after `limit`. Until then stored
@@ -297,8 +322,29 @@ impl Proxy {
     /// The configuration is refused, or a system call fails: nothing has changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>> {
         self.refuse_other_kind(config)?;
+        self.adopt_checked(self.check(config.clone())?)
+    }
+
+    /// Checks a configuration for [`Self::adopt_checked`]. Certificates of unchanged files are not
+    /// parsed again.
+    ///
+    /// # Errors
+    /// As of [`Config::check`].
+    pub fn check(&self, config: Config) -> Result<Checked> {
+        let settings = Settings::after(&config, &self.settings())?;
+        Ok(Checked { config, settings })
+    }
+
+    /// Applies a configuration as [`Self::reload`] does, after [`Self::check`].
+    ///
+    /// # Errors
+    /// The configuration makes another kind of proxy, or a system call fails: nothing has changed
+    /// then.
+    pub fn adopt_checked(&mut self, checked: Checked) -> Result<Vec<&'static str>> {
+        let Checked { config, mut settings } = checked;
+        let config = &config;
+        self.refuse_other_kind(config)?;
         let before = self.settings();
-        let mut settings = Settings::after(config, Some(&before))?;
         settings.workers = before.workers;
         settings.closing = before.closing.clone();
         settings.via = settings.via.after(&before.via);

@@ -1,11 +1,17 @@
 //! Reloads by SIGHUP: mistakes in the file are reported in one line each, and change nothing.
 
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use lab::{Launch, wait_until};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::rig::{LIMIT, PROGRAM};
+use crate::rig::{LIMIT, PROGRAM, run};
 use crate::service::{Proxy, origin, write};
 
 #[test]
@@ -87,4 +93,67 @@ fn a_proxy_started_with_sighup_ignored_reloads_on_sighup() {
     proxy.process.wait_for_stderr("reloaded", LIMIT).unwrap();
     assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
     proxy.end();
+}
+
+/// Counter of the times that a file is opened (inotify(7)).
+struct Opens(OwnedFd);
+
+impl Opens {
+    fn of(path: &Path) -> Self {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+        // The kernel merges equal events. With those of closing, two of opening are never adjacent.
+        inotify::add_watch(&queue, path, WatchFlags::OPEN | WatchFlags::CLOSE).unwrap();
+        Self(queue)
+    }
+
+    /// Returns the count since the last call.
+    fn take(&self) -> usize {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.0, &mut buffer);
+        let mut opens = 0;
+        loop {
+            match reader.next() {
+                Ok(event) => opens += usize::from(event.events().contains(ReadFlags::OPEN)),
+                Err(Errno::AGAIN) => return opens,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_read_once_in_a_start_and_once_in_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["www.example".to_owned()]).unwrap();
+    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| dir.path().join(name));
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let path = write(
+        dir.path(),
+        &format!(
+            "origin = \"{}\"\nlisten = []\n[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"{}\"\nkey = \"{}\"\n",
+            origin(),
+            certificate.display(),
+            key.display()
+        ),
+    );
+    let opens = Opens::of(&key);
+    assert_eq!(
+        run(&["--check-config", "--config", &path]).success().text(),
+        "ok\nlisten 127.0.0.1:0 (TLS)\n"
+    );
+    assert_eq!(opens.take(), 1, "by --check-config");
+    let proxy = Proxy::start(&["--config", &path]);
+    assert_eq!(opens.take(), 1, "by a start");
+    proxy.process.signal(Signal::HUP);
+    proxy.process.wait_for_stderr("reloaded", LIMIT).unwrap();
+    assert_eq!(opens.take(), 1, "by a reload");
+    proxy.end();
+    if rustix::process::geteuid().is_root() {
+        // Reloads are done by the user, so the start tests if the user can read the files.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let proxy = Proxy::start(&["--config", &path, "--user", "nobody"]);
+        assert_eq!(opens.take(), 2, "by a start as another user");
+        proxy.end();
+    }
 }

@@ -83,7 +83,8 @@ impl Directory {
         made.map(drop).map_err(|error| failed("make", &self.path.join(name), error))
     }
 
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
+    /// Writes a new file.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
         let write = || {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file = File::from(openat(&self.file, name, flags, FILE_MODE)?);
