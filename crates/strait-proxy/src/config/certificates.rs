@@ -4,7 +4,7 @@
 //! of files with the bytes of before is not parsed again.
 //!
 //! Most of many certificates are idle, so they are kept small: in DER, and the certificate of an
-//! issuer once. A handshake copies its chain. The keys of the latest handshakes are kept ready to
+//! issuer once. A handshake copies its chain. The keys that were parsed last are kept ready to
 //! sign, which takes twice the memory; that of another one is parsed in the handshake.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -64,7 +64,7 @@ struct Pair {
     key: PrivateKeyDer<'static>,
 }
 
-/// Keys of the latest handshakes, ready to sign.
+/// Keys that were parsed last, ready to sign.
 #[derive(Debug, Default)]
 struct ReadyKeys(Mutex<Ready>);
 
@@ -250,11 +250,13 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(before: Option<&'a Certificates>) -> Self {
+        let pairs = before.iter().flat_map(|before| before.pairs.values());
+        let issuers = pairs.flat_map(|pair| pair.chain.iter().skip(1).cloned()).collect();
         Self {
             before,
             provider: default_provider(),
             pairs: HashMap::new(),
-            issuers: HashSet::new(),
+            issuers,
             certificate: Vec::new(),
             key: Vec::new(),
         }
@@ -270,10 +272,7 @@ impl<'a> Reader<'a> {
         let known = self.pairs.get(&digest);
         let known = known.or_else(|| self.before.and_then(|before| before.pairs.get(&digest)));
         let pair = match known.cloned() {
-            Some(pair) => {
-                self.issuers.extend(pair.chain.iter().skip(1).cloned());
-                pair
-            }
+            Some(pair) => pair,
             None => Arc::new(self.parse(digest, section, (certificate, key))?),
         };
         self.pairs.insert(digest, pair.clone());

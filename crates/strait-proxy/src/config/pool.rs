@@ -97,11 +97,15 @@ impl ServerPool {
                 entry.state = same.state.clone();
             }
         }
-        let members = members(&self.entries, self.sticky.as_ref(), &before.members());
+        self.members = RwLock::new(members(&self.entries, self.sticky.as_ref(), &before.members()));
+    }
+
+    /// Forgets failed checks if the pool has no check any more. Servers share their state with the
+    /// pool before a reload, so this is for a configuration that is applied.
+    pub(crate) fn forget_checks(&self) {
         if self.check.is_none() {
-            members.iter().for_each(|member| _ = member.note_check(true, 1, 1));
+            self.members().iter().for_each(|member| _ = member.note_check(true, 1, 1));
         }
-        self.members = RwLock::new(members);
     }
 
     /// Sets the servers of the entry at a position. Requests in progress stay at their servers. A
@@ -552,6 +556,18 @@ mod tests {
         assert!(after.members()[0].is_ejected(101) && after.members()[1].is_drained());
         locate(&after, &[3], 100);
         assert!(after.members()[0].is_drained() && !after.members()[1].is_drained());
+    }
+
+    #[test]
+    fn failed_checks_are_forgotten_only_when_a_pool_without_a_check_is_applied() {
+        let before = pool(1);
+        before.members()[0].note_check(false, 1, 1);
+        let mut after = pool(1);
+        after.check = None;
+        after.take_over(&before);
+        assert!(before.members()[0].is_down(), "a configuration that is refused changes nothing");
+        after.forget_checks();
+        assert!(!after.members()[0].is_down());
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl Sites {
         limits
     }
 
+    /// Forgets the failed checks of pools without a check, when the configuration is applied.
+    pub(crate) fn forget_checks(&self) {
+        self.pools.iter().for_each(|pool| pool.forget_checks());
+    }
+
     /// Takes a server, or all servers of a name, out of the pools that have it, or back in from
     /// `now` on; out of the pool of that name alone if one is given. Returns the number of pools.
     pub(crate) fn drain(&self, server: &str, pool: Option<&str>, is_drained: bool, now: u64) -> usize {

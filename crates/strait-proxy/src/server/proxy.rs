@@ -23,6 +23,7 @@ use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::read::Checked;
 use crate::config::settings::Settings;
+use crate::config::sites::Sites;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::observe::OnNote;
@@ -365,6 +366,7 @@ impl Proxy {
         self.shared.memory.limit(settings.memory);
         self.shared.gates.limit(settings.gates);
         self.shared.gates.limit_servers(settings.server_limits());
+        settings.sites.iter().for_each(Sites::forget_checks);
         let settings = Arc::new(settings);
         self.outputs.outputs = outputs;
         self.adopt_settings(&settings);
