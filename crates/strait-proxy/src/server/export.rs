@@ -82,11 +82,16 @@ impl Exporter {
         Ok(Some((spans, Self { thread, ends })))
     }
 
-    /// Waits until the queue is empty, for at most [`FLUSH_MAX`]. The queue has no other copy.
-    pub(super) fn end(self) {
+    /// Returns true if the thread has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Begins the end, and returns the thread. It ends once the queue is empty, at the latest after
+    /// [`FLUSH_MAX`]. The queue has no other copy.
+    pub(super) fn end(self) -> JoinHandle<()> {
         drop(self.ends);
-        // A thread that has panicked has ended as well.
-        let _ = self.thread.join();
+        self.thread
     }
 }
 
