@@ -202,6 +202,16 @@ fn span_has_the_query_if_the_log_has_it() {
 }
 
 #[test]
+fn span_of_an_exchange_that_is_not_logged_has_no_query() {
+    let collector = Collector::accepting(9);
+    let rig = Rig::start(&format!("log.access = \"$DIR/log\"\nlog.sample = 0.0\n{}", collector.config()));
+    for (path, query) in [("/200/60/9/a?key=1", ""), ("/500/0/9/a?key=2", "key=2")] {
+        ask(&rig, path, "01");
+        assert_eq!(attribute(&collector.spans(1)[0].attributes, "url.query"), query, "{path}");
+    }
+}
+
+#[test]
 fn refused_spans_are_counted() {
     let collector = Collector::start();
     let rig = Rig::start(&collector.config());
