@@ -22,7 +22,17 @@ impl Default for Priority {
 impl Priority {
     /// Parses the value of a Priority field of a request.
     pub fn parse(value: &[u8]) -> Self {
-        Parameters::parse(value).over(Self { urgency: 3, is_incremental: false })
+        Self::of_lines(std::iter::once(value))
+    }
+
+    /// Parses the lines of a Priority field of a request; the default without any.
+    pub(crate) fn of_lines<'v>(lines: impl Iterator<Item = &'v [u8]>) -> Self {
+        let mut parameters = None;
+        for line in lines {
+            parameters.get_or_insert_with(Parameters::default).add(line);
+        }
+        let without = Self { urgency: 3, is_incremental: false };
+        parameters.map_or_else(Self::default, |parameters| parameters.over(without))
     }
 }
 
@@ -34,19 +44,18 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// Parses a Priority field value: a dictionary of RFC 8941. Unknown and malformed members are
-    /// ignored (RFC 9218, section 4).
-    pub(crate) fn parse(value: &[u8]) -> Self {
-        let mut parameters = Self::default();
-        for member in value.split(|byte| *byte == b',') {
+    /// Adds a line of a Priority field: a dictionary, of which several lines are one (RFC 8941,
+    /// section 3.2). A later member replaces an earlier one. Unknown and malformed ones are ignored
+    /// (RFC 9218, section 4).
+    pub(crate) fn add(&mut self, line: &[u8]) {
+        for member in line.split(|byte| *byte == b',') {
             match member.trim_ascii() {
-                [b'u', b'=', digit @ b'0'..=b'7'] => parameters.urgency = Some(digit - b'0'),
-                b"i" | b"i=?1" => parameters.is_incremental = Some(true),
-                b"i=?0" => parameters.is_incremental = Some(false),
+                [b'u', b'=', digit @ b'0'..=b'7'] => self.urgency = Some(digit - b'0'),
+                b"i" | b"i=?1" => self.is_incremental = Some(true),
+                b"i=?0" => self.is_incremental = Some(false),
                 _ => {}
             }
         }
-        parameters
     }
 
     /// Returns the priority of a client with these parameters of the response. One that the
@@ -75,14 +84,25 @@ mod tests {
             assert_eq!(Priority::parse(value.as_bytes()), Priority { urgency, is_incremental }, "{value}");
         }
     }
+
+    #[test]
+    fn lines_are_joined() {
+        let of = |lines: &[&str]| Priority::of_lines(lines.iter().map(|line| line.as_bytes()));
+        assert_eq!(of(&["u=5", "i"]), Priority { urgency: 5, is_incremental: true });
+        assert_eq!(of(&["u=5, i", "u=1"]), Priority { urgency: 1, is_incremental: true });
+        assert_eq!(of(&[""]), Priority { urgency: 3, is_incremental: false });
+        assert_eq!(of(&[]), Priority::default());
+    }
+
     #[test]
     fn parameters_of_a_response_replace_those_of_its_client() {
         let client = Priority::parse(b"u=5, i");
         for (response, urgency, is_incremental) in
             [("", 5, true), ("u=1", 1, true), ("i=?0", 5, false), ("u=9, i=?0, u=2", 2, false)]
         {
-            let merged = Parameters::parse(response.as_bytes()).over(client);
-            assert_eq!(merged, Priority { urgency, is_incremental }, "{response}");
+            let mut parameters = Parameters::default();
+            parameters.add(response.as_bytes());
+            assert_eq!(parameters.over(client), Priority { urgency, is_incremental }, "{response}");
         }
     }
 }

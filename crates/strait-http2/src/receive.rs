@@ -558,6 +558,6 @@ fn check_dependency(stream: u32, payload: &[u8]) -> Result<(), ConnectionError> 
 }
 
 fn priority_of(request: &Request<'_>) -> Priority {
-    let field = request.fields().find(|(name, _)| *name == b"priority");
-    field.map_or_else(Priority::default, |(_, value)| Priority::parse(value))
+    let lines = request.fields().filter(|(name, _)| *name == b"priority");
+    Priority::of_lines(lines.map(|(_, value)| value))
 }

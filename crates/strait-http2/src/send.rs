@@ -3,7 +3,6 @@
 use crate::connection::Connection;
 use crate::frame::{FRAME_BYTES, FRAME_HEAD_BYTES, Head, flag, kind, push_window_update};
 use crate::hpack;
-use crate::priority::Parameters;
 use crate::settings::Side;
 use crate::stream::Sending;
 
@@ -70,7 +69,7 @@ impl Connection {
         for (name, value) in fields {
             // RFC 9218 s8: the origin may know better than the client.
             if is_response && name == b"priority" {
-                state.of_response = Parameters::parse(value);
+                state.of_response.add(value);
                 state.priority = state.of_response.over(state.priority);
             }
             hpack::encode(name, value, &mut self.output);

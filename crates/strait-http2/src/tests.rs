@@ -249,7 +249,7 @@ fn streams_take_turns_by_urgency() {
 fn priority_of_a_response_comes_before_that_of_its_client() {
     let mut server = Server::new();
     server.take(&[get(1), get(3)].concat()).unwrap();
-    let fields = [(":status", "200"), ("priority", "u=5")];
+    let fields = [(":status", "200"), ("priority", "u=5"), ("priority", "i=?0")];
     let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     // That of an interim response is none.
     server.connection.respond_interim(1, [(&b":status"[..], &b"103"[..]), (b"priority", b"u=7")].into_iter());

@@ -406,13 +406,13 @@ impl Worker {
     /// Counts and logs a finished exchange, and exports its span.
     pub(crate) fn account(&self, account: &Account<'_, '_>) {
         self.counters().count(account);
+        let is_logged = || account.record.status >= 400 || self.settings.log_sample.takes(|| self.random());
+        let log = self.outputs.log.as_ref().filter(|_| is_logged());
         // Queries can be secret: the collector gets none that the log does not get.
         if let Some(spans) = &self.outputs.spans {
-            spans.add(account, self.outputs.log.is_some());
+            spans.add(account, log.is_some());
         }
-        if let Some(log) = &self.outputs.log
-            && (account.record.status >= 400 || self.settings.log_sample.takes(|| self.random()))
-        {
+        if let Some(log) = log {
             self.lines.add(log, self.settings.log_format, account, &self.counters().log_dropped);
         }
     }

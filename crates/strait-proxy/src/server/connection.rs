@@ -103,11 +103,15 @@ impl Client {
         if port.has_proxy_header && Box::pin(self.learn_client(&current.worker(), share)).await.is_none() {
             return;
         }
-        if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
-            return;
+        let mut has_chosen_http2 = None;
+        if port.is_tls {
+            has_chosen_http2 = Box::pin(self.shake_hands(&current.worker())).await;
+            if has_chosen_http2.is_none() {
+                return;
+            }
         }
-        if current.worker().settings().http2.is_on(port.is_tls) {
-            match self.begins_http2(current, is_idle).await {
+        if has_chosen_http2 == Some(true) || current.worker().settings().http2.is_on(port.is_tls) {
+            match self.begins_http2(current, is_idle, has_chosen_http2).await {
                 Ok(true) => {
                     let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
                     let Some(stream) = socket.into_connection() else { return };
@@ -129,9 +133,16 @@ impl Client {
     }
 
     /// Reads until the first bytes show the protocol. Returns true for the preface of HTTP/2, which
-    /// is no request of HTTP/1.1 (RFC 9113, section 3.4), and for a first line of neither: a client
-    /// of HTTP/2 with a wrong preface understands no response of HTTP/1.1.
-    async fn begins_http2(&mut self, current: &Current, is_idle: &Cell<bool>) -> Result<bool, SocketError> {
+    /// is no request of HTTP/1.1 (RFC 9113, section 3.4). With other bytes, returns
+    /// `has_chosen_http2`, the choice by ALPN: a client of HTTP/2 with a wrong preface understands
+    /// no response of HTTP/1.1. It is `None` without TLS: then a first line of neither protocol
+    /// counts as such a preface.
+    async fn begins_http2(
+        &mut self,
+        current: &Current,
+        is_idle: &Cell<bool>,
+        has_chosen_http2: Option<bool>,
+    ) -> Result<bool, SocketError> {
         while self.buffer.filled().len() < PREFACE.len() && PREFACE.starts_with(self.buffer.filled()) {
             is_idle.set(self.buffer.is_empty());
             let read = self.read(&current.worker()).await;
@@ -140,14 +151,17 @@ impl Client {
                 return Ok(false);
             }
         }
-        let begins = self.buffer.filled().starts_with(PREFACE) || !is_request_line(self.buffer.filled());
+        let bytes = self.buffer.filled();
+        let begins =
+            bytes.starts_with(PREFACE) || has_chosen_http2.unwrap_or_else(|| !is_request_line(bytes));
         if begins {
             self.begun = None;
         }
         Ok(begins)
     }
 
-    async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
+    /// Returns true if the client has chosen HTTP/2 in the handshake; `None` if that has failed.
+    async fn shake_hands(&mut self, worker: &Worker) -> Option<bool> {
         let settings = worker.settings();
         let count = |failure: Failure| worker.counters().handshakes[failure as usize].add(1);
         let (limit, begun) = (settings.timeouts.head, Instant::now());
@@ -167,7 +181,7 @@ impl Client {
         }
         let left = limit.saturating_sub(begun.elapsed());
         let shaken = self.socket.secure(tls::accept(&settings.tls)?, left).await;
-        shaken.map(drop).map_err(|error| count(Failure::of(&error))).ok()
+        shaken.map_err(|error| count(Failure::of(&error))).ok()
     }
 
     /// Reads the client's address from a PROXY header, and counts the connection for that client;

@@ -46,6 +46,9 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 /// Maximum time for the remaining spans at the end of the proxy.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
+/// Minimum time between two notes of a failure.
+const NOTE_EVERY: Duration = Duration::from_mins(1);
+
 /// Running thread.
 #[derive(Debug)]
 pub(super) struct Exporter {
@@ -72,7 +75,9 @@ impl Exporter {
             counters: counters.clone(),
             on_note: on_note.clone(),
             unsent: Cell::default(),
-            lost_now: Cell::default(),
+            lost: Cell::default(),
+            noted: Cell::default(),
+            is_failing: Cell::default(),
         };
         let (ends, ended) = oneshot::channel();
         let dns = settings.dns.clone();
@@ -82,11 +87,16 @@ impl Exporter {
         Ok(Some((spans, Self { thread, ends })))
     }
 
-    /// Waits until the queue is empty, for at most [`FLUSH_MAX`]. The queue has no other copy.
-    pub(super) fn end(self) {
+    /// Returns true if the thread has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Begins the end, and returns the thread. It ends once the queue is empty, at the latest after
+    /// [`FLUSH_MAX`]. The queue has no other copy.
+    pub(super) fn end(self) -> JoinHandle<()> {
         drop(self.ends);
-        // A thread that has panicked has ended as well.
-        let _ = self.thread.join();
+        self.thread
     }
 }
 
@@ -98,8 +108,12 @@ struct State {
     on_note: OnNote,
     /// Spans of the batch that is being sent.
     unsent: Cell<u64>,
-    /// Spans lost since the last batch that was sent.
-    lost_now: Cell<u64>,
+    /// Spans lost since the last note of success.
+    lost: Cell<u64>,
+    /// Time of the last note of a failure.
+    noted: Cell<Option<Instant>>,
+    /// True from a note of a failure until that of success.
+    is_failing: Cell<bool>,
 }
 
 /// Failure of an attempt.
@@ -181,20 +195,26 @@ impl State {
         }
     }
 
+    /// Counts the spans of a sent batch. The first one after a noted failure is noted.
     fn note_sent(&self, spans: u64, rejected: u64) {
         let rejected = rejected.min(spans);
         self.counters.send(spans - rejected);
         self.counters.lose(SpanLoss::Refused, rejected);
-        let lost = self.lost_now.replace(0);
-        if lost > 0 {
-            let authority = &self.endpoint.authority;
+        if self.is_failing.take() {
+            let (lost, authority) = (self.lost.take(), &self.endpoint.authority);
             (self.on_note)(&format!("spans are sent to {authority} again; lost spans: {lost}"));
         }
     }
 
+    /// Counts the spans of a lost batch. A failure is noted once, and not sooner than
+    /// [`NOTE_EVERY`] after the last one: a collector can fail and succeed by turns.
     fn note_lost(&self, loss: SpanLoss, spans: u64, why: &str) {
         self.counters.lose(loss, spans);
-        if self.lost_now.replace(self.lost_now.get() + spans) == 0 {
+        self.lost.set(self.lost.get() + spans);
+        let is_late = || self.noted.get().is_none_or(|at| at.elapsed() >= NOTE_EVERY);
+        if !self.is_failing.get() && is_late() {
+            self.is_failing.set(true);
+            self.noted.set(Some(Instant::now()));
             let authority = &self.endpoint.authority;
             (self.on_note)(&format!(
                 "spans cannot be sent to {authority}: {why}: they are dropped until it accepts them"
@@ -265,5 +285,44 @@ async fn more(socket: &mut Socket, buffer: &mut Buffer) -> io::Result<()> {
     match socket.read(buffer).await {
         Ok(1..) => Ok(()),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_and_successes_by_turns_are_noted_once_a_minute() {
+        let notes = Arc::<Mutex<Vec<String>>>::default();
+        let noted = notes.clone();
+        let endpoint = Endpoint { host: "a".into(), port: 1, authority: "a:1".into(), path: "/".into() };
+        let state = State {
+            endpoint,
+            service: String::new(),
+            counters: Arc::default(),
+            on_note: Arc::new(move |note: &str| noted.lock().unwrap().push(note.to_owned())),
+            unsent: Cell::default(),
+            lost: Cell::default(),
+            noted: Cell::default(),
+            is_failing: Cell::default(),
+        };
+        let turns = || {
+            for _ in 0..5 {
+                state.note_lost(SpanLoss::Refused, 2, "status 400");
+                state.note_sent(1, 0);
+            }
+            std::mem::take(&mut *notes.lock().unwrap())
+        };
+        let [failed, again] = &turns()[..] else { panic!("not one pair of notes") };
+        assert!(failed.starts_with("spans cannot be sent to a:1: status 400: "), "{failed}");
+        assert_eq!(again, "spans are sent to a:1 again; lost spans: 2");
+        tokio::time::advance(NOTE_EVERY / 2).await;
+        assert_eq!(turns(), [""; 0]);
+        tokio::time::advance(NOTE_EVERY / 2).await;
+        let [_, again] = &turns()[..] else { panic!("not one pair of notes") };
+        assert_eq!(again, "spans are sent to a:1 again; lost spans: 20");
     }
 }

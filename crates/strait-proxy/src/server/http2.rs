@@ -122,7 +122,8 @@ impl Http2Connection<'_> {
         };
         worker.counters().http2_streams.add(1);
         let (client, worker) = (Client::of_http2(worker, stream, self.peer), worker.clone());
-        // In a box, because the runtime moves a task several times, and this one has thousands of bytes.
+        // In a box, because the runtime moves a task several times, and this one has thousands of
+        // bytes.
         tasks.spawn_local(Box::pin(async move {
             client.serve_stream(worker).await;
             drop(open);

@@ -21,6 +21,7 @@ pub(super) struct OutputThreads {
     pub(super) outputs: Outputs,
     logs: Vec<JoinHandle<()>>,
     #[cfg(feature = "otlp")]
+    /// With those that still send the spans of former settings.
     exporters: Vec<Exporter>,
 }
 
@@ -81,6 +82,7 @@ impl OutputThreads {
         shared: &Shared,
         on_note: &OnNote,
     ) -> Result<Outputs> {
+        self.exporters.retain(|exporter| !exporter.has_ended());
         let started = Exporter::start(settings, &shared.spans, on_note)?;
         let (spans, exporter) = started.unzip();
         self.exporters.extend(exporter);
@@ -103,11 +105,13 @@ impl OutputThreads {
     /// Waits until all is written, and spans are sent or dropped.
     pub(super) fn end(&mut self) {
         self.outputs = Outputs::default();
-        for thread in self.logs.drain(..) {
+        let threads = std::mem::take(&mut self.logs).into_iter();
+        // All begin to end before one is awaited, so that their time limits do not add up.
+        #[cfg(feature = "otlp")]
+        let threads = threads.chain(self.exporters.drain(..).map(Exporter::end).collect::<Vec<_>>());
+        for thread in threads {
             // A thread that has panicked has ended as well.
             let _ = thread.join();
         }
-        #[cfg(feature = "otlp")]
-        self.exporters.drain(..).for_each(Exporter::end);
     }
 }

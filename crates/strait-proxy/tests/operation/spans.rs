@@ -202,6 +202,16 @@ fn span_has_the_query_if_the_log_has_it() {
 }
 
 #[test]
+fn span_of_an_exchange_that_is_not_logged_has_no_query() {
+    let collector = Collector::accepting(9);
+    let rig = Rig::start(&format!("log.access = \"$DIR/log\"\nlog.sample = 0.0\n{}", collector.config()));
+    for (path, query) in [("/200/60/9/a?key=1", ""), ("/500/0/9/a?key=2", "key=2")] {
+        ask(&rig, path, "01");
+        assert_eq!(attribute(&collector.spans(1)[0].attributes, "url.query"), query, "{path}");
+    }
+}
+
+#[test]
 fn refused_spans_are_counted() {
     let collector = Collector::start();
     let rig = Rig::start(&collector.config());
@@ -302,13 +312,27 @@ fn spans_before_shutdown_are_sent() {
     assert_eq!(collector.received.try_iter().map(|(_, request)| spans(request).len()).sum::<usize>(), 50);
 }
 
+/// Their attempts alone would end after a minute, and each of them has a limit at the end.
 #[test]
-fn a_silent_collector_does_not_keep_the_proxy_from_ending() {
-    let collector = Collector::start();
-    let rig = Rig::start(&collector.config());
-    assert_eq!(ask(&rig, "/200/60/9/a", "01"), 200);
-    assert_eq!(collector.next().len(), 1);
-    rig.proxy.stop();
+fn silent_collectors_do_not_keep_the_proxy_from_ending() {
+    let collectors: Vec<_> = (0..6).map(|_| Collector::start()).collect();
+    let mut rig = Rig::start(&collectors[0].config());
+    for collector in &collectors {
+        let config = rig.config(&collector.config());
+        rig.proxy.reload(&config).unwrap();
+        let has_span = || {
+            ask(&rig, "/200/60/9/a", "01");
+            collector.received.try_recv().is_ok()
+        };
+        assert!(wait_until(LIMIT, has_span));
+    }
+    let (ends, ended) = channel();
+    let Rig { proxy, origin: _origin, dir: _dir } = rig;
+    thread::spawn(move || {
+        proxy.stop();
+        let _ = ends.send(());
+    });
+    ended.recv_timeout(LIMIT).unwrap();
 }
 
 #[test]
@@ -325,7 +349,16 @@ fn a_reload_changes_the_collector() {
         other.received.try_recv().is_ok()
     };
     assert!(wait_until(LIMIT, is_moved));
-    let config = rig.config("trace.context = \"join\"");
+    let config = rig.config("name = \"without\"\ntrace.context = \"join\"");
     rig.proxy.reload(&config).unwrap();
+    let is_adopted = || {
+        let answer = rig.client().get("/200/60/9/a");
+        answer.field("cache-status").is_some_and(|status| status.starts_with("without"))
+    };
+    assert!(wait_until(LIMIT, is_adopted));
+    ask(&rig, "/200/60/9/last", "01");
     rig.proxy.stop();
+    let sent = other.received.try_iter().flat_map(|(_, request)| spans(request));
+    let mut paths = sent.map(|span| attribute(&span.attributes, "url.path"));
+    assert!(paths.all(|path| path != "/200/60/9/last"));
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, HandshakeKind, StreamOwned};
@@ -105,6 +106,26 @@ fn failed_handshakes_are_counted_by_reason() {
         })
     };
     assert!(lab::wait_until(LIMIT, || counts() == [1, 0, 3, 1]), "{:?}", counts());
+}
+
+/// The handshake decides which protocol has the answer.
+#[test]
+fn malformed_request_is_refused_in_the_protocol_of_its_connection() {
+    let rig = Rig::for_origin(Authority::new(), &Origin::plain().url);
+    for (protocols, is_http2) in
+        [(&[][..], false), (&[&b"http/1.1"[..]], false), (&[b"h2", b"http/1.1"], true)]
+    {
+        let mut config = (*rig.authority.client()).clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        let name = ServerName::try_from("localhost").unwrap();
+        let session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = StreamOwned::new(session, connect(rig.tls_address()));
+        stream.write_all(b"neither of them\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.is_empty());
+        assert_eq!(answer.starts_with(b"HTTP/1.1 400 "), !is_http2, "{protocols:?} {answer:?}");
+    }
 }
 
 #[test]

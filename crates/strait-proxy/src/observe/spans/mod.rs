@@ -131,15 +131,14 @@ impl Described {
             Some((path, query)) => (Some(path), Some(query)),
             None => (Some(path), None),
         });
-        let text = |text: &str| cut(text.to_owned());
         Self {
-            method: text(request.method),
+            method: cut(request.method),
             scheme: if let Some(Target::Absolute(uri)) = target { Some(uri.scheme) } else { None },
-            path: path.map(|path| if path.is_empty() { "/" } else { path }).map(text),
-            query: query.filter(|_| has_query).map(text),
+            path: path.map(|path| if path.is_empty() { "/" } else { path }).map(cut),
+            query: query.filter(|_| has_query).map(cut),
             server: authority.map(|authority| (host(&authority.host), authority.port)),
             version: request.version,
-            user_agent: field(request, "user-agent").map(cut),
+            user_agent: field(request, "user-agent"),
             state: if has_parent { state(request) } else { String::new() },
         }
     }
@@ -155,7 +154,7 @@ fn host(host: &Host<'_>) -> String {
 
 fn field(request: &Request<'_>, name: &str) -> Option<String> {
     let value = request.fields.all(name).next()?.value;
-    Some(String::from_utf8_lossy(&value[..value.len().min(TEXT_BYTES_MAX)]).into_owned())
+    Some(cut(&String::from_utf8_lossy(&value[..value.len().min(TEXT_BYTES_MAX)])))
 }
 
 /// Returns the members of tracestate in all lines; nothing if they are too long.
@@ -173,10 +172,9 @@ fn state(request: &Request<'_>) -> String {
     state
 }
 
-/// Cuts a text to its maximum length.
-fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
-    text
+/// Copies a text up to its maximum length, so that the span holds no memory for the rest.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
 #[cfg(test)]
@@ -220,11 +218,11 @@ mod tests {
         let long = "e".repeat(TEXT_BYTES_MAX + 1);
         let text = format!("GET /{long}?{long} HTTP/1.1\r\nHost: x\r\nUser-Agent: {long}");
         let Described { path, query, user_agent, .. } = described(&text, true);
-        for text in [path, query, user_agent] {
-            assert_eq!(text.unwrap().len(), TEXT_BYTES_MAX);
+        for text in [path, query, user_agent].map(Option::unwrap) {
+            assert_eq!((text.len(), text.capacity()), (TEXT_BYTES_MAX, TEXT_BYTES_MAX));
         }
         assert_eq!(described(&text, false).query, None);
-        assert_eq!(cut("\u{e9}".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
+        assert_eq!(cut(&"\u{e9}".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
         let with = |state: &str| described(&format!("GET / HTTP/1.1\r\nHost: x\r\n{state}"), false).state;
         assert_eq!(with("tracestate: a=1\r\nTracestate: b=2"), "a=1,b=2");
         assert_eq!(with(&format!("tracestate: a={}", "1".repeat(STATE_BYTES_MAX))), "");
