@@ -15,8 +15,9 @@
 //! moving average of the scores of the best objects that main dropped. An object moves to main, or
 //! stays in it, only if its score is higher, so main seldom has to be evicted, and few bytes are
 //! written twice. Until main has dropped its first object it is empty or grows: then whole files
-//! move to it, without a choice and without a copy. Numbers of requests are halved each time that a part of the capacity was written.
-//! The [`Tuner`] chooses that part and the size of the window, which together are a [`Balance`].
+//! move to it, without a choice and without a copy. Numbers of requests are halved each time that a
+//! part of the capacity was written. The [`Tuner`] chooses that part and the size of the window,
+//! which together are a [`Balance`].
 
 mod dropped;
 mod popularity;
