@@ -197,7 +197,7 @@ impl Args {
         limits: (Option<u64>, Option<Duration>),
         count: usize,
     ) -> Result<Vec<Targets>, Error> {
-        // All workers together have the memory of one table.
+        // All workers of a target together have the memory of one table of flows.
         let flows = self.flow_limits().shared_by(count);
         let capture = new_capture();
         let mut workers: Vec<Vec<TableOutput>> = (0..count).map(|_| Vec::new()).collect();
