@@ -122,6 +122,13 @@ impl Block {
         self.packets.len() >= BLOCK_PACKETS || self.extras.bytes() + self.message_bytes >= BLOCK_BYTES
     }
 
+    /// Adds its packets to a tally.
+    fn count(&self, tally: &mut Tally) {
+        for run in self.packets.chunk_by(|one, next| one.lane == next.lane) {
+            tally.add(run[0].lane, run.len() as u64);
+        }
+    }
+
     fn clear(&mut self) {
         self.packets.clear();
         self.extras.clear();
@@ -317,11 +324,7 @@ impl TableSink {
 
     /// Counts the packets of a block as lost, and uses its memory for the next one.
     fn drop_block(&mut self, mut block: Block) {
-        let mut shared = lock(&self.shared);
-        for run in block.packets.chunk_by(|one, next| one.lane == next.lane) {
-            shared.dropped.add(run[0].lane, run.len() as u64);
-        }
-        drop(shared);
+        block.count(&mut lock(&self.shared).dropped);
         self.assembly.count_lost(block.messages.len());
         block.clear();
         self.block = block;

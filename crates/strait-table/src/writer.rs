@@ -105,7 +105,7 @@ impl<R: Rows> TableWriter<R> {
     /// Takes rows; `extras` are values of their packets that some columns need. After a failure all
     /// rows are lost.
     pub fn write(&mut self, rows: &[R::Row], extras: &Extras, now: Instant) -> Result<(), TableError> {
-        if !rows.is_empty() && !self.has_room()? {
+        if !self.has_failed && !rows.is_empty() && !self.has_room()? {
             self.written.refused += rows.len() as u64;
             count::<R>(&mut self.lost, rows);
             return Ok(());
@@ -273,9 +273,9 @@ impl<R: Rows> TableWriter<R> {
         }
     }
 
-    /// Completes all files with the row groups that they have. The first failure is reported by the
-    /// caller, so that those of further files are not.
-    fn fail(&mut self) {
+    /// Completes all files with the row groups that they have, and loses all further rows. The first
+    /// failure is reported by the caller, so that those of further files are not.
+    pub(crate) fn fail(&mut self) {
         self.has_failed = true;
         for open in std::mem::take(&mut self.hours) {
             let _ = self.close(open);

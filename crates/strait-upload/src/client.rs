@@ -64,9 +64,9 @@ impl Batch {
         self.lines.get(at).map_or(&[], |line| line)
     }
 
-    /// Returns the identifier of a flow: `CAPTURE-NUMBER`.
-    pub(crate) fn id(&self, capture: &str, at: usize) -> String {
-        format!("{capture}-{}", self.first.wrapping_add(at as u64))
+    /// Returns the identifier of a flow: `PREFIX-NUMBER`.
+    pub(crate) fn id(&self, prefix: &str, at: usize) -> String {
+        format!("{prefix}-{}", self.first.wrapping_add(at as u64))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connection to a NATS server. JetStream acknowledges each message.
 //!
-//! A message has the identifier `CAPTURE-NUMBER`. JetStream ignores a message with an identifier
+//! A message has the identifier `CAPTURE-SUBJECT-NUMBER`: a stream may take several subjects, to each
+//! of which a capture sends its flows. JetStream ignores a message with an identifier
 //! that it has stored within the duplicate window of the stream, so a message without an
 //! acknowledgment is sent again without a second copy. After a failure the connection is opened
 //! anew.
@@ -23,7 +24,8 @@ const UNACKNOWLEDGED_MAX: usize = 16 << 10;
 /// Connection to a server, which is opened when it is needed.
 pub(crate) struct Nats {
     broker: Broker,
-    capture: String,
+    /// Beginning of identifiers: `CAPTURE-SUBJECT`.
+    prefix: String,
     context: Option<Context>,
     /// Last error that the server has reported by itself, such as a missing permission.
     reported: Arc<Mutex<Option<String>>>,
@@ -39,7 +41,7 @@ impl Client for Nats {
         let deadline = Instant::now() + ACK_LIMIT;
         let (mut pending, mut failure) = (Vec::with_capacity(work.open().len()), None);
         for (at, line) in batch.open(work) {
-            let id = batch.id(&self.capture, at);
+            let id = batch.id(&self.prefix, at);
             let message = PublishMessage::build().payload(line.clone()).message_id(id);
             match timeout_at(deadline, context.send_publish(self.broker.name.clone(), message)).await {
                 Ok(Ok(acknowledgment)) => pending.push((at, acknowledgment)),
@@ -73,8 +75,8 @@ impl Client for Nats {
 impl Nats {
     /// Checks the credentials. The server may be down.
     pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
-        let (broker, capture, reported) = (broker.clone(), capture.to_owned(), Arc::default());
-        let nats = Self { broker, capture, context: None, reported };
+        let prefix = format!("{capture}-{}", broker.name);
+        let nats = Self { broker: broker.clone(), prefix, context: None, reported: Arc::default() };
         nats.options().map_err(Error::usage)?;
         Ok(nats)
     }

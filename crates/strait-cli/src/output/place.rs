@@ -1,7 +1,7 @@
 //! Places of tables.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use strait_table::export::Exporter;
@@ -14,17 +14,6 @@ pub(super) enum Place {
     Directory(PathBuf),
     Bucket(Arc<Upload>),
     Export(Arc<Exporter>),
-}
-
-impl Place {
-    /// Returns the directory of the files, and true if it is the spool of an upload.
-    pub(super) fn directory(&self) -> Option<(&Path, bool)> {
-        match self {
-            Self::Directory(directory) => Some((directory, false)),
-            Self::Bucket(upload) => Some((upload.directory(), true)),
-            Self::Export(_) => None,
-        }
-    }
 }
 
 impl fmt::Display for Place {

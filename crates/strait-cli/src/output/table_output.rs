@@ -171,8 +171,8 @@ impl Gauges {
             Place::Directory(_) => {}
             Place::Export(exporter) => {
                 has_failed |= exporter.failure().is_some();
-                let Exported { flows, repeated, lost, .. } = summary.exported;
-                export = Some(ExportMetrics { sent: flows, retried: repeated, lost });
+                let Exported { repeated, lost, .. } = summary.exported;
+                export = Some(ExportMetrics { sent: summary.exported.sent_flows(), retried: repeated, lost });
             }
             Place::Bucket(upload) => {
                 let (usage, progress) = (upload.spool().usage(), upload.progress());
@@ -194,7 +194,7 @@ impl Gauges {
             is_failing: has_failed,
             rows: files.rows,
             files: files.files,
-            bytes: summary.bytes(),
+            bytes: files.bytes + summary.exported.sent_bytes(),
             export,
             spool,
         }

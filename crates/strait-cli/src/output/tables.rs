@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_os::clock;
 use strait_program::broker::Broker;
+use strait_program::bucket::Bucket;
 use strait_table::export::Exporter;
 use strait_table::flows::FlowLimits;
 use strait_table::ipfix::{self, Collector};
@@ -196,7 +197,7 @@ impl Args {
         limits: (Option<u64>, Option<Duration>),
         count: usize,
     ) -> Result<Vec<Targets>, Error> {
-        // All workers together have the memory of one table.
+        // All workers of a target together have the memory of one table of flows.
         let flows = self.flow_limits().shared_by(count);
         let capture = new_capture();
         let mut workers: Vec<Vec<TableOutput>> = (0..count).map(|_| Vec::new()).collect();
@@ -220,12 +221,16 @@ impl Args {
         Ok(workers.into_iter().map(|targets| Targets::new(targets, None)).collect())
     }
 
-    /// Opens the places of all targets.
+    /// Opens the places of all targets. The uploads start last: they send and remove files, which a
+    /// refused command must not do.
     fn places(&self, capture: &str) -> Result<Vec<(&Target, Place)>, Error> {
-        let open = |target| Ok((target, self.place(capture, target)?));
-        let places = self.to.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
-        check_directories(&places)?;
-        Ok(places)
+        self.check_directories()?;
+        let (uploads, others): (Vec<_>, Vec<_>) =
+            self.to.iter().enumerate().partition(|(_, target)| matches!(target, Target::Bucket(_)));
+        let open = |(at, target)| Ok((at, target, self.place(capture, target)?));
+        let mut places = others.into_iter().chain(uploads).map(open).collect::<Result<Vec<_>, Error>>()?;
+        places.sort_by_key(|(at, ..)| *at);
+        Ok(places.into_iter().map(|(_, target, place)| (target, place)).collect())
     }
 
     /// Opens the place of the tables.
@@ -235,11 +240,45 @@ impl Args {
             Target::Collector(url) => Place::Export(Arc::new(open_collector(url)?)),
             Target::Broker(broker) => Place::Export(Arc::new(self.open_broker(capture, broker)?)),
             Target::Bucket(bucket) => {
-                let spool = self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL));
                 let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
-                Place::Bucket(Arc::new(Upload::start(bucket, spool, bytes_max)?))
+                Place::Bucket(Arc::new(Upload::start(bucket, self.spool_of(bucket), bytes_max)?))
             }
         })
+    }
+
+    /// Returns the spool directory of a bucket.
+    fn spool_of(&self, bucket: &Bucket) -> PathBuf {
+        upload::directory(bucket, self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL)))
+    }
+
+    /// Creates the directories of all targets. Refuses two targets with one directory, by whatever
+    /// paths, and a directory in the spool of an upload or around it: files in a spool are uploaded
+    /// and removed.
+    fn check_directories(&self) -> Result<(), Error> {
+        let mut seen: Vec<(&Target, bool, PathBuf, (u64, u64))> = Vec::new();
+        for target in &self.to {
+            let (directory, is_spool) = match target {
+                Target::Directory(directory) => (directory.clone(), false),
+                Target::Bucket(bucket) => (self.spool_of(bucket), true),
+                Target::Collector(_) | Target::Broker(_) => continue,
+            };
+            let failed = |error: io::Error| {
+                let remedy = if is_spool { ": give a spool directory of yours by --spool" } else { "" };
+                Error::Failed(format!("create {}: {error}{remedy}", directory.display()))
+            };
+            strait_os::output::create_directory(&directory).map_err(failed)?;
+            let path = directory.canonicalize().map_err(failed)?;
+            let metadata = path.metadata().map_err(failed)?;
+            let identity = (metadata.dev(), metadata.ino());
+            for (other, other_is_spool, other_path, other_identity) in &seen {
+                let is_inside = path.starts_with(other_path) || other_path.starts_with(&path);
+                if identity == *other_identity || is_inside && (is_spool || *other_is_spool) {
+                    return Err(target::same(other, target));
+                }
+            }
+            seen.push((target, is_spool, path, identity));
+        }
+        Ok(())
     }
 
     fn options(
@@ -311,28 +350,6 @@ fn open_collector(url: &CollectorUrl) -> Result<Exporter, Error> {
 /// Returns an identifier of this capture.
 fn new_capture() -> String {
     format!("{:016x}", clock::realtime_ns())
-}
-
-/// Refuses two targets with one directory, by whatever paths, and a directory in the spool of an
-/// upload or around it: files in a spool are uploaded and removed.
-fn check_directories(places: &[(&Target, Place)]) -> Result<(), Error> {
-    let mut seen: Vec<(&Target, bool, PathBuf, (u64, u64))> = Vec::new();
-    for (target, place) in places {
-        let Some((directory, is_spool)) = place.directory() else { continue };
-        let failed = |error: io::Error| Error::Failed(format!("create {}: {error}", directory.display()));
-        strait_os::output::create_directory(directory).map_err(failed)?;
-        let path = directory.canonicalize().map_err(failed)?;
-        let metadata = path.metadata().map_err(failed)?;
-        let identity = (metadata.dev(), metadata.ino());
-        for (other, other_is_spool, other_path, other_identity) in &seen {
-            let is_inside = path.starts_with(other_path) || other_path.starts_with(&path);
-            if identity == *other_identity || is_inside && (is_spool || *other_is_spool) {
-                return Err(target::same(other, target));
-            }
-        }
-        seen.push((target, is_spool, path, identity));
-    }
-    Ok(())
 }
 
 /// Returns the name of the host as the name of the sensor.

@@ -147,9 +147,10 @@ impl Sink for Targets {
 
     fn complete(&mut self) -> Result<(), Error> {
         let completed = at_once(self.all.iter_mut(), TableOutput::complete);
-        for (at, completed) in completed.into_iter().enumerate() {
+        for (target, completed) in self.all.iter_mut().zip(completed) {
             if let Err(error) = completed {
-                self.fail(at, error);
+                // The capture is over, and its end names the failed targets.
+                target.fail(error, false);
             }
         }
         self.check()

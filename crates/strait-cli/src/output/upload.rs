@@ -12,7 +12,6 @@ use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use strait_os::output;
 use strait_program::bucket::{Bucket, PROGRESS_LEN_MAX, Progress};
 use strait_program::output::print_stderr;
 use strait_table::Spool;
@@ -31,6 +30,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Maximum number of reads of the program's output at a time.
 const READS_MAX: usize = 16;
+
+/// Returns the spool directory of a bucket below `spool`.
+pub(super) fn directory(bucket: &Bucket, spool: &Path) -> PathBuf {
+    spool.join(&bucket.name).join(&bucket.prefix)
+}
 
 /// Running upload.
 #[derive(Debug)]
@@ -109,17 +113,12 @@ fn read_progress(child: &mut Child, line: &mut Vec<u8>, progress: &mut Progress)
 }
 
 impl Upload {
-    /// Creates the spool directory of a bucket below `spool`, and starts the program.
+    /// Starts the program for a spool directory that exists.
     ///
     /// # Errors
     /// Another user may write to the directory or to one above it.
-    pub(super) fn start(bucket: &Bucket, spool: &Path, bytes_max: u64) -> Result<Self, Error> {
+    pub(super) fn start(bucket: &Bucket, directory: PathBuf, bytes_max: u64) -> Result<Self, Error> {
         let program = external::upload_program()?;
-        let directory = spool.join(&bucket.name).join(&bucket.prefix);
-        output::create_directory(&directory).map_err(|error| {
-            let directory = directory.display();
-            Error::Failed(format!("create {directory}: {error}: give a spool directory of yours by --spool"))
-        })?;
         check_spool(&directory)?;
         let arguments = [directory.clone().into(), bucket.to_string().into(), "--follow".into()];
         let program = Shared::new(Program::start(program, arguments.into())?);
@@ -227,10 +226,15 @@ fn wait(child: &mut Child) -> io::Result<bool> {
 }
 
 impl Drop for Upload {
+    /// Ends the program. That of a capture which has not started ends at once: files that wait are
+    /// sent by the next one.
     fn drop(&mut self) {
-        if let Some(mut program) = self.program.lock().program.take() {
+        let Some(mut program) = self.program.lock().program.take() else { return };
+        if self.watched.is_completed() {
             // The failure that has ended the capture is reported.
             let _ = wait(program.child());
+        } else {
+            program.kill();
         }
     }
 }

@@ -112,6 +112,18 @@ fn several_files_are_one_export() {
 }
 
 #[test]
+fn two_subjects_of_one_stream_get_all_flows() {
+    let _ = upload_program();
+    let Some(nats) = Nats::up_or_skip() else { return };
+    let urls = [nats.url("flows.a"), nats.url("flows.b")];
+    let inputs = ["capture", "-r", RECORDING, "--json", "--to", &urls[0], "--to", &urls[1], "ip"];
+    let ledger = ledger(&run(&inputs).success());
+    let all = flows(&nats);
+    assert_eq!(all.len() as u64, count(&ledger["exported"], "flows"), "{ledger}");
+    assert_eq!(packets(&all), 2 * count(&ledger, "delivered"), "{ledger}");
+}
+
+#[test]
 fn every_packet_of_the_ledger_is_in_a_flow_also_after_a_restart_of_the_server() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let Some(mut nats) = wire.right().run(Nats::up_or_skip) else { return };

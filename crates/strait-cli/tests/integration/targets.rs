@@ -2,18 +2,20 @@
 //! Each target has a ledger that balances and that its rows equal.
 
 use std::cell::RefCell;
+use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 
-use lab::{Finished, Wire, wait_until};
+use lab::{Finished, Launch, Moto, Wire, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::disk::SmallDisk;
 use crate::metrics::{address, scrape};
 use crate::refusals::RECORDING;
-use crate::rig::{Capture, LIMIT, balances, count, ledger, lost, numbered, run, send, strait};
+use crate::rig::{Capture, LIMIT, STRAIT, balances, count, ledger, lost, numbered, run, send, strait};
 use crate::tables::{Lake, files};
+use crate::upload::upload_program;
 
 /// Returns the ledgers of the targets, which balance and differ from the session only in the sink.
 fn targets(ledger: &Value) -> Vec<Value> {
@@ -167,4 +169,22 @@ fn targets_with_one_place_are_refused() {
         assert!(finished.stderr.contains(words), "{options:?}: {}", finished.stderr);
         assert_eq!(finished.stderr.lines().filter(|line| line.starts_with("strait: ")).count(), 1);
     }
+}
+
+#[test]
+fn refused_command_sends_and_removes_no_file_of_a_spool() {
+    let _ = upload_program();
+    let Some(moto) = Moto::up_or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let leaf = spool.path().join("lake/packets/date=2026-11-25/hour=01/sensor=s1");
+    fs::create_dir_all(&leaf).unwrap();
+    let file = leaf.join("packets-1-000001.parquet");
+    fs::write(&file, "rows").unwrap();
+    let lake = format!("file:{}/lake", spool.path().display());
+    let to = ["--to", "s3://lake", "--to", &lake, "--spool", spool.path().to_str().unwrap()];
+    let launch = moto.env(Launch::new(STRAIT)).args(["capture", "-r", RECORDING]).args(to);
+    let finished = launch.run(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+    assert!(finished.stderr.contains("have one place"), "{}", finished.stderr);
+    assert_eq!((moto.keys(), file.exists()), (Vec::new(), true));
 }

@@ -30,7 +30,7 @@ pub struct TargetMetrics {
 /// Counts of the flows of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExportMetrics {
-    /// Flows that were sent.
+    /// Flows that were sent, also those that the network refused later.
     pub sent: u64,
     /// Flows that were sent again, as a broker has not acknowledged them.
     pub retried: u64,

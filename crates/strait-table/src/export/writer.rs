@@ -28,6 +28,10 @@ pub struct Exported {
     pub messages: u64,
     /// Bytes of these messages.
     pub bytes: u64,
+    /// Flows that were sent over UDP and refused later, which the counts before exclude.
+    pub refused_flows: u64,
+    /// Bytes of their messages.
+    pub refused_bytes: u64,
     /// Flows that could not be sent, or that the receiver refused.
     pub lost: u64,
     /// Flows that were sent again although the broker may have stored them: it may have them twice.
@@ -37,11 +41,23 @@ pub struct Exported {
 }
 
 impl Exported {
+    /// Returns the flows that were sent, also those that were refused later: it never decreases.
+    pub fn sent_flows(&self) -> u64 {
+        self.flows + self.refused_flows
+    }
+
+    /// Returns the bytes of all sent messages, also of those that were refused later.
+    pub fn sent_bytes(&self) -> u64 {
+        self.bytes + self.refused_bytes
+    }
+
     /// Adds the totals of another sink.
     pub fn add(&mut self, other: &Self) {
         self.flows += other.flows;
         self.messages += other.messages;
         self.bytes += other.bytes;
+        self.refused_flows += other.refused_flows;
+        self.refused_bytes += other.refused_bytes;
         self.lost += other.lost;
         self.repeated += other.repeated;
         if other.failure.is_some() {
@@ -79,9 +95,12 @@ impl Counts {
     pub(crate) fn refuse(&self, message: &Message, failure: Option<String>) {
         self.lose(message, failure);
         let (exported, _) = &mut *self.lock();
-        exported.flows -= message.flows.len() as u64;
+        let (flows, bytes) = (message.flows.len() as u64, message.bytes.len() as u64);
+        exported.flows -= flows;
         exported.messages -= 1;
-        exported.bytes -= message.bytes.len() as u64;
+        exported.bytes -= bytes;
+        exported.refused_flows += flows;
+        exported.refused_bytes += bytes;
     }
 
     /// Counts lines, each a message of its own.

@@ -398,11 +398,15 @@ fn templates_are_sent_again_to_a_collector_that_is_up_again() {
     writer.write(&rows(), true).unwrap();
     writer.settle().unwrap();
     assert_eq!((writer.exported().flows, writer.exported().lost), (0, 7));
+    // Counters do not decrease when a refusal is reported.
+    let sent_bytes = writer.exported().sent_bytes();
+    assert!(writer.exported().sent_flows() == 7 && sent_bytes > 0);
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
     writer.write(&rows(), true).unwrap();
     writer.settle().unwrap();
     assert_eq!((writer.exported().flows, writer.exported().lost), (7, 7));
+    assert!(writer.exported().sent_flows() == 14 && writer.exported().sent_bytes() > sent_bytes);
     let (mut bytes, mut reader) = ([0; 2048], Reader::default());
     while reader.records.len() < 7 {
         let length = socket.recv(&mut bytes).unwrap();

@@ -106,6 +106,29 @@ fn failure_of_the_thread_is_returned_and_every_packet_counted() {
 }
 
 #[test]
+fn failure_of_one_table_loses_the_packets_of_all_until_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path(), true);
+    options.selected.flows = true;
+    let mut sink = open(options);
+    fs::write(directory.path().join("flows"), "").unwrap();
+    let frame = frame_of_http(0, b"data");
+    let sent = Packet { bytes: &frame, wire_len: frame.len() as u32, ..packet(3) };
+    sink.push(&sent).unwrap();
+    assert!(sink.complete().unwrap_err().to_string().starts_with("create "));
+    assert_eq!(sink.lost(), 0, "the packet is in its table");
+    // The directory can be written to again.
+    fs::remove_file(directory.path().join("flows")).unwrap();
+    for _ in 0..10 {
+        sink.push(&sent).unwrap();
+    }
+    assert!(sink.complete().is_err());
+    assert_eq!((sink.lost_in(3), sink.lost()), (10, 10));
+    let summary = sink.close(&Report::default(), 2).unwrap();
+    assert_eq!((summary.packets.rows, summary.flows.rows), (1, 0));
+}
+
+#[test]
 fn block_with_the_shortest_messages_is_sent_at_its_limit() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path(), false);

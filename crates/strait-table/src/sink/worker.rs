@@ -29,6 +29,10 @@ pub(super) struct Worker {
     flows: Option<Flows>,
     messages: Messages,
     ledger: Option<TableWriter<LedgerRows>>,
+    /// True after the first failure of any table.
+    has_failed: bool,
+    /// Packets since then.
+    lost: Tally,
     shared: Arc<Mutex<Shared>>,
     empty: SyncSender<Block>,
 }
@@ -56,6 +60,8 @@ impl Worker {
             flows,
             messages,
             ledger: Some(TableWriter::new(&LEDGER, options, Box::new(new_ledger))),
+            has_failed: false,
+            lost: Tally::default(),
             shared,
             empty,
         }
@@ -70,7 +76,16 @@ impl Worker {
     ) -> Self {
         let target = FlowTarget::Export(Writer::new(Arc::clone(&options.exporter), names));
         let flows = Flows::new(options.flows, !options.waits, target);
-        Self { packets: None, flows: Some(flows), messages: Messages::default(), ledger: None, shared, empty }
+        Self {
+            packets: None,
+            flows: Some(flows),
+            messages: Messages::default(),
+            ledger: None,
+            has_failed: false,
+            lost: Tally::default(),
+            shared,
+            empty,
+        }
     }
 
     pub(super) fn run(mut self, tasks: &Receiver<Task>) {
@@ -99,7 +114,10 @@ impl Worker {
     fn take(&mut self, task: Task, now: Instant) {
         match task {
             Task::Packets(mut block) => {
-                if let Err(error) = self.write(&block, now) {
+                if self.has_failed {
+                    block.count(&mut self.lost);
+                    self.publish(Ok(()));
+                } else if let Err(error) = self.write(&block, now) {
                     self.publish(Err(error));
                 }
                 block.clear();
@@ -147,8 +165,25 @@ impl Worker {
         packets.and(flows).and(self.messages.each(TableWriter::complete_all))
     }
 
-    /// Shows the result of a step and the totals to the capture.
-    fn publish(&self, result: Result<(), TableError>) {
+    /// Ends the tables of packets, flows and messages, as one of all tables has failed. The ledger
+    /// goes on: it has the losses.
+    fn fail(&mut self) {
+        self.has_failed = true;
+        if let Some(packets) = &mut self.packets {
+            packets.fail();
+        }
+        if let Some(Flows { target: FlowTarget::Files(flows), .. }) = &mut self.flows {
+            flows.fail();
+        }
+        self.messages.writers.iter_mut().for_each(|(_, writer)| writer.fail());
+    }
+
+    /// Shows the result of a step and the totals to the capture. After a failure all tables lose
+    /// their rows: the target has failed as a whole.
+    fn publish(&mut self, result: Result<(), TableError>) {
+        if result.is_err() && !self.has_failed {
+            self.fail();
+        }
         let mut shared = lock(&self.shared);
         if let Err(error) = result {
             shared.failure.get_or_insert(error);
@@ -158,6 +193,7 @@ impl Worker {
         let of_packets = packets.as_ref().map(|packets| packets.lost().clone());
         let lost = of_packets.or_else(|| flows.as_ref().map(|flows| flows.target.lost()));
         shared.lost = lost.unwrap_or_default();
+        shared.lost.add_all(&self.lost);
         shared.summary = Summary {
             packets: packets.as_ref().map(|packets| packets.written().clone()).unwrap_or_default(),
             flows: flows.as_ref().map(|flows| flows.target.written()).unwrap_or_default(),
