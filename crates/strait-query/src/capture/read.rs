@@ -149,6 +149,10 @@ impl Scan {
     }
 }
 
+/// Flows of the table that an index may hold as one: it knows neither VLANs nor the directions of
+/// ICMP.
+const FLOWS_PER_IDENTIFIER: u64 = 4;
+
 /// Returns true if the flows in the read parts of a file do not depend on the other parts but by
 /// their times: no time falls back from part to part, and no flow can be evicted.
 ///
@@ -161,7 +165,7 @@ fn keeps_flows(index: &Index, flows_max: u64) -> bool {
         latest = part.last_ns;
         flows = flows.saturating_add(more);
     }
-    flows <= flows_max
+    flows.saturating_mul(FLOWS_PER_IDENTIFIER) <= flows_max
 }
 
 fn send(form: &Form, batch: &RecordBatch, sender: &BatchSender) -> Result<(), End> {
