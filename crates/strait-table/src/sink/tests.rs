@@ -72,16 +72,17 @@ fn full_queue_loses_packets_of_a_live_capture_and_counts_them_by_lane() {
     let held = shared.lock().unwrap();
     sink.send(Task::Ledger(Vec::new()), true).unwrap();
     let mut pushed = [0; 2];
-    while lock(&sink.shared).dropped.total() == 0 {
+    let block = loop {
         let lane = usize::from(pushed[0] > pushed[1]);
         pushed[lane] += BLOCK_PACKETS as u64;
         let packets = vec![Headers::of(&packet(lane as u32)); BLOCK_PACKETS];
         let block = Block { packets, ..Block::default() };
         if let Some(Task::Packets(block)) = sink.send(Task::Packets(block), false).unwrap() {
-            sink.drop_block(block);
+            break block;
         }
-    }
+    };
     drop(held);
+    sink.drop_block(block);
     sink.complete().unwrap();
     let lost = [sink.lost_in(0), sink.lost_in(1)];
     assert_eq!((lost[0] + lost[1], sink.lost()), (BLOCK_PACKETS as u64, BLOCK_PACKETS as u64));
