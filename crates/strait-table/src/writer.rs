@@ -273,8 +273,8 @@ impl<R: Rows> TableWriter<R> {
         }
     }
 
-    /// Completes all files with the row groups that they have, and loses all further rows. The first
-    /// failure is reported by the caller, so that those of further files are not.
+    /// Completes all files with the row groups that they have, and loses all further rows. The
+    /// first failure is reported by the caller, so that those of further files are not.
     pub(crate) fn fail(&mut self) {
         self.has_failed = true;
         for open in std::mem::take(&mut self.hours) {

@@ -1,7 +1,7 @@
 //! Connection to a NATS server. JetStream acknowledges each message.
 //!
-//! A message has the identifier `CAPTURE-SUBJECT-NUMBER`: a stream may take several subjects, to each
-//! of which a capture sends its flows. JetStream ignores a message with an identifier
+//! A message has the identifier `CAPTURE-SUBJECT-NUMBER`: a stream may take several subjects, to
+//! each of which a capture sends its flows. JetStream ignores a message with an identifier
 //! that it has stored within the duplicate window of the stream, so a message without an
 //! acknowledgment is sent again without a second copy. After a failure the connection is opened
 //! anew.

@@ -86,8 +86,8 @@ impl Targets {
         if has_failed { self.check() } else { Ok(()) }
     }
 
-    /// Notes the failure of a target. It is printed while another target works; that of the last one
-    /// ends the capture.
+    /// Notes the failure of a target. It is printed while another target works; that of the last
+    /// one ends the capture.
     fn fail(&mut self, at: usize, error: TableError) {
         let is_other_working =
             self.all.iter().enumerate().any(|(other, target)| other != at && target.failure().is_none());
