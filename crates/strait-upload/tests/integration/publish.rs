@@ -56,7 +56,7 @@ impl Publisher {
 fn assert_stored_once(nats: &Nats, count: u64) {
     let stored = nats.messages();
     for message in &stored {
-        assert_eq!((&*message.subject, &message.id), ("flows.a", &format!("fr1-9-{}", message.text)));
+        assert_eq!((&*message.subject, &message.id), ("flows.a", &format!("fr1-9-flows.a-{}", message.text)));
     }
     let numbers: BTreeSet<u64> = stored.iter().map(|message| message.text.parse().unwrap()).collect();
     assert_eq!((stored.len() as u64, numbers), (count, (0..count).collect()));
