@@ -33,7 +33,7 @@ fn take(connection: &mut Connection, now: Instant, bytes: &[u8]) -> Option<usize
                 let response = connection.response().unwrap();
                 assert!((100..1000).contains(&response.status) && connection.is_open(stream));
                 for (name, value) in response.fields() {
-                    assert!(!name.is_empty() && !name.bytes().any(|byte| byte.is_ascii_uppercase()));
+                    assert!(!name.is_empty() && !name.iter().any(u8::is_ascii_uppercase));
                     assert!(!value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n')));
                 }
             }
