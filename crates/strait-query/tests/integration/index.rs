@@ -39,10 +39,7 @@ fn traffic() -> Traffic {
 }
 
 fn scene() -> (Scene, PathBuf) {
-    let scene = Scene::new();
-    let path = scene.path("large.pcap");
-    traffic().write(&path);
-    (scene, path)
+    Scene::with_large(&traffic())
 }
 
 /// Writes the packets that a query selects. Returns the file, and the lines of messages.

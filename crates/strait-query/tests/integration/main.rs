@@ -15,6 +15,8 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+use crate::traffic::Traffic;
+
 /// Directory with the capture of [`traffic::scenes`].
 pub(crate) struct Scene {
     directory: TempDir,
@@ -25,6 +27,14 @@ impl Scene {
         let scene = Self { directory: tempfile::tempdir().unwrap() };
         traffic::scenes().write(&scene.path("scenes.pcap"));
         scene
+    }
+
+    /// Returns a scene, and the path of one more capture with that traffic.
+    fn with_large(traffic: &Traffic) -> (Self, PathBuf) {
+        let scene = Self::new();
+        let path = scene.path("large.pcap");
+        traffic.write(&path);
+        (scene, path)
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -34,10 +34,7 @@ fn traffic() -> Traffic {
 }
 
 fn scene() -> (Scene, PathBuf) {
-    let scene = Scene::new();
-    let path = scene.path("large.pcap");
-    traffic().write(&path);
-    (scene, path)
+    Scene::with_large(&traffic())
 }
 
 /// Returns the rows of a query in CSV, and the read and all bytes, if parts were skipped.
