@@ -35,6 +35,8 @@ pub enum Header {
     Dns,
     /// TLS (RFC 8446).
     Tls,
+    /// QUIC (RFC 9000).
+    Quic,
 }
 
 impl Header {
@@ -53,6 +55,7 @@ impl Header {
             Self::Icmpv6 => "icmp6",
             Self::Dns => "domain",
             Self::Tls => "tls",
+            Self::Quic => "quic",
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod ipv6;
 mod link;
 pub mod probe;
 pub mod protocol;
+pub mod quic;
 pub mod summary;
 pub mod tcp;
 pub mod tls;

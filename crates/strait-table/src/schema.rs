@@ -307,7 +307,7 @@ pub const DNS: Table = Table {
 pub const TLS: Table = Table {
     name: "tls",
     version: 1,
-    about: "one row for each hello of a client and of a server over TCP",
+    about: "one row for each hello of a client and of a server, over TCP and in QUIC",
     columns: message_columns![
         Column::new("message", Kind::Text, "client or server: the sender of the hello"),
         Column::new("version", Kind::Text, "highest offered version, or the selected one, as in 1.3"),

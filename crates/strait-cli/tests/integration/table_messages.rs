@@ -9,12 +9,19 @@ use crate::rig::{Capture, packets, run, send};
 use crate::tables::Lake;
 use crate::tools::{self, tshark};
 
+/// Connections of QUIC in both versions, with a Retry, and with a hello in several packets:
+/// scripts/make-quic-pcap.
+const QUIC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/quic.pcap");
+
 /// Writes the tables of messages of the recording. Returns the standard error.
 fn write(lake: &Lake, options: &[&str]) -> String {
     let url = lake.url();
     let arguments = ["capture", "-r", RECORDING, "--to", &url, "--tables", "packets,dns,tls,http"];
     run(&[&arguments, options].concat()).success().stderr
 }
+
+/// Maximum bytes of a text.
+const TEXT_BYTES_MAX: usize = 1024;
 
 /// Returns the rows of a query, sorted.
 fn rows(lake: &Lake, query: &str) -> Vec<Vec<String>> {
@@ -89,7 +96,8 @@ fn tls_has_the_hellos_and_fingerprints_that_tshark_prints() {
     if !tools::present() {
         return;
     }
-    let _ = write(&lake, &[]);
+    let stderr = write(&lake, &["-r", QUIC]);
+    assert!(!stderr.contains("messages are missing"), "{stderr}");
     let names = [
         "tls.handshake.type",
         "tls.handshake.extensions_server_name",
@@ -99,8 +107,9 @@ fn tls_has_the_hellos_and_fingerprints_that_tshark_prints() {
         "tls.handshake.ciphersuite",
         "tls.handshake.extensions.supported_version",
     ];
-    let mut expected: Vec<Vec<String>> = fields("tls.handshake.type in {1,2}", &names)
-        .into_iter()
+    let recordings = [RECORDING, QUIC].into_iter();
+    let mut expected: Vec<Vec<String>> = recordings
+        .flat_map(|recording| tshark(Path::new(recording), &["-Y", "tls.handshake.type in {1,2}"], &names))
         .map(|fields| {
             let is_client = fields[0] == "1";
             let number = |text: &str| u16::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
@@ -108,7 +117,7 @@ fn tls_has_the_hellos_and_fingerprints_that_tshark_prints() {
             vec![
                 if is_client { "client" } else { "server" }.into(),
                 fields[1].clone(),
-                fields[2].clone(),
+                fields[2].chars().take(TEXT_BYTES_MAX).collect(),
                 if is_client { &fields[3] } else { &fields[4] }.clone(),
                 if is_client { String::new() } else { number(&fields[5]).to_string() },
                 if version == Some(0x0304) { "1.3" } else { "1.2" }.into(),
@@ -116,13 +125,33 @@ fn tls_has_the_hellos_and_fingerprints_that_tshark_prints() {
         })
         .collect();
     expected.sort();
-    assert!(expected.len() > 2, "{expected:?}");
+    assert!(expected.len() > 12, "{expected:?}");
     let columns = "message, server_name, alpn, ja3, cipher_suite, version";
     assert_eq!(rows(&lake, &format!("select {columns} from tls")), expected);
     assert_eq!(
-        rows(&lake, "select count(*) > 0, bool_and(ja4 like 't1%_%_%') from tls where message = 'client'"),
-        [["True", "True"]]
+        rows(
+            &lake,
+            "select distinct protocol, ja4 similar to '[tq]1.*_.*_.*', ja4[1] from tls where ja4 is not null"
+        ),
+        [["17", "True", "q"], ["6", "True", "t"]]
     );
+    assert_eq!(lake.numbers("select count(*) from tls where protocol = 17"), [10]);
+}
+
+#[test]
+fn hellos_of_quic_without_their_keys_or_their_end_are_counted() {
+    let Some(lake) = Lake::or_skip() else { return };
+    let url = lake.url();
+    let write = |options: &[&str]| {
+        let arguments = ["capture", "-r", QUIC, "--to", &url, "--tables", "tls"];
+        run(&[&arguments, options].concat()).success().stderr
+    };
+    // The keys of a server are those of the client's first packet.
+    let stderr = write(&["udp src port 4433"]);
+    assert!(stderr.contains("messages are missing: gaps 6"), "{stderr}");
+    let stderr = write(&["--snaplen", "600"]);
+    assert!(stderr.contains("messages are missing: cut 1"), "{stderr}");
+    assert_eq!(lake.numbers("select count(*) from tls"), [0]);
 }
 
 #[test]

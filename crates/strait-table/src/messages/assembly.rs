@@ -12,6 +12,7 @@ use strait_packet::protocol::ip;
 use strait_packet::{dns, tls, udp};
 
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
+use super::quic::Connections;
 use crate::headers::Headers;
 
 /// Maximum number of streams with a state: those of two streams with the same hash exclude each
@@ -44,10 +45,18 @@ const HTTP_STARTS: [&[u8]; 11] = [
 
 /// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Stream {
-    addresses: [IpAddr; 2],
-    ports: [u16; 2],
-    vlan: Option<u16>,
+pub(super) struct Stream {
+    pub(super) addresses: [IpAddr; 2],
+    pub(super) ports: [u16; 2],
+    pub(super) vlan: Option<u16>,
+}
+
+impl Stream {
+    /// Returns the direction from the receiver to the sender.
+    pub(super) fn reversed(self) -> Self {
+        let ([source, destination], [from, to]) = (self.addresses, self.ports);
+        Self { addresses: [destination, source], ports: [to, from], ..self }
+    }
 }
 
 /// State of a stream: its incomplete message, or the end of the last one.
@@ -90,6 +99,7 @@ pub(crate) struct Assembly {
     incomplete: usize,
     /// Random, so that a sender cannot choose streams that collide.
     random: RandomState,
+    quic: Connections,
     missed: Missed,
 }
 
@@ -101,6 +111,7 @@ impl Assembly {
             slots: std::iter::repeat_with(|| None).take(slots).collect(),
             incomplete: 0,
             random: RandomState::new(),
+            quic: Connections::new(selected.tls),
             missed: Missed::default(),
         }
     }
@@ -126,13 +137,13 @@ impl Assembly {
             return;
         }
         let is_cut = segment.len() < internet.payload_length as usize;
+        let addresses = [internet.source, internet.destination];
+        let stream = Stream { addresses, ports, vlan: headers.vlan };
         match internet.protocol {
-            ip::UDP => self.take_datagram(headers, ports, (segment, is_cut), messages),
+            ip::UDP => self.take_datagram(headers, stream, (segment, is_cut), messages),
             ip::TCP => {
                 let Some(tcp) = &headers.tcp else { return };
                 let data = segment.get(usize::from(tcp.header_length)..).unwrap_or_default();
-                let addresses = [internet.source, internet.destination];
-                let stream = Stream { addresses, ports, vlan: headers.vlan };
                 let is_first = tcp.flags & SYN != 0;
                 let sequence = tcp.sequence.wrapping_add(u32::from(is_first));
                 if is_first {
@@ -149,22 +160,23 @@ impl Assembly {
     /// Forgets all streams, as the next packets are those of another file.
     pub(crate) fn end(&mut self) {
         let ended = self.slots.iter_mut().filter_map(Option::take);
-        self.missed.gaps += ended.map(|progress| progress.messages()).sum::<u64>();
+        self.missed.gaps += ended.map(|progress| progress.messages()).sum::<u64>() + self.quic.end();
         self.incomplete = 0;
     }
 
     fn take_datagram(
         &mut self,
         headers: &Headers,
-        ports: [u16; 2],
+        stream: Stream,
         (segment, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
     ) {
-        if !self.selected.dns || !ports.iter().any(|port| DATAGRAM_PORTS.contains(port)) {
-            return;
-        }
         let data = segment.get(udp::HEADER_LEN..).unwrap_or_default();
-        if is_cut {
+        if !stream.ports.iter().any(|port| DATAGRAM_PORTS.contains(port)) {
+            self.quic.take(headers, (stream, data), is_cut, (messages, &mut self.missed));
+        } else if !self.selected.dns {
+            // Nothing else is on these ports.
+        } else if is_cut {
             self.missed.cut += 1;
         } else if data.len() > MESSAGE_BYTES_MAX {
             self.missed.too_long += 1;

@@ -8,7 +8,8 @@
 //! [`assembly`] runs in the capture, which cannot keep payloads: it copies only messages. A message
 //! of TCP begins with a segment that looks like one, and continues with the segments that follow in
 //! order. A message whose segment is sent again has one row, unless another stream took its place.
-//! The parsers are those of `strait-packet` and `strait-http`.
+//! The parsers are those of `strait-packet` and `strait-http`. [`quic`] decrypts the first packets of
+//! QUIC, which have hellos of TLS.
 //!
 //! | limit | value | beyond it |
 //! |---|---|---|
@@ -19,6 +20,9 @@
 //! | packets cut by the snaplen in a message | 0 | missed: cut |
 //! | segments out of order, lost or cut in a stream of DNS | 0 | one missed, until a SYN |
 //! | bytes of a segment of DNS over TCP | 64 KiB | missed: too long, until a SYN |
+//! | connections of QUIC with a state | 1024, so 32 MiB | missed: evicted by another one |
+//! | ranges of a hello of QUIC with gaps between them | 64 | missed: too long |
+//! | packets of QUIC in a datagram | 16 | ignored |
 //! | bytes of a text | 1024 | the text is cut, answers of DNS are left out |
 //! | answers of DNS in a row | 64 | left out |
 //! | bytes of texts in a batch of rows | 16 MiB | the batch is encoded |
@@ -33,6 +37,7 @@ mod batches;
 mod dns;
 mod http;
 mod message;
+mod quic;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -56,9 +61,12 @@ impl Message {
     }
 }
 
-/// Parses bytes as a message of each protocol, as the tables do: for a fuzzer.
+/// Parses bytes as a message of each protocol, as a datagram of QUIC and as the frames in one, as
+/// the tables do: for a fuzzer.
 pub fn parse_all(headers: &Headers, bytes: &[u8]) -> usize {
     let bytes = &bytes[..bytes.len().min(MESSAGE_BYTES_MAX)];
     let message = |application| Message { application, headers: *headers, bytes: bytes.to_vec() };
-    Application::ALL.into_iter().filter_map(|application| message(application).row()).count()
+    let whole = Application::ALL.into_iter().map(message);
+    let messages: Vec<Message> = whole.chain(quic::parse_all(headers, bytes)).collect();
+    messages.iter().filter_map(Message::row).count()
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use md5::Md5;
 use sha2::{Digest, Sha256};
+use strait_packet::protocol::ip;
 use strait_packet::tls::{Hello, Sender, extension, hello};
 
 use super::message::Message;
@@ -20,6 +21,8 @@ pub(super) fn row(message: &Message) -> Option<MessageRow> {
     let mut buffer = Vec::new();
     let hello = hello(&message.bytes, &mut buffer).ok()??;
     let is_client = hello.sender == Sender::Client;
+    let is_quic = message.headers.internet?.protocol == ip::UDP;
+    let transport = if is_quic { 'q' } else { 't' };
     let protocols: Vec<&[u8]> = hello.protocols().collect();
     let cells = vec![
         Cell::text(if is_client { "client" } else { "server" }),
@@ -28,7 +31,7 @@ pub(super) fn row(message: &Message) -> Option<MessageRow> {
         Cell::bytes((!protocols.is_empty()).then(|| protocols.join(&b',')).as_deref()),
         Cell::optional(hello.ciphers().next().filter(|_| !is_client)),
         Cell::Text(Some(ja3(&hello))),
-        Cell::Text(is_client.then(|| ja4(&hello))),
+        Cell::Text(is_client.then(|| ja4(&hello, transport))),
     ];
     MessageRow::new(message, cells)
 }
@@ -75,8 +78,8 @@ fn ja3(hello: &Hello<'_>) -> String {
     hexadecimal(&Md5::digest(text))
 }
 
-/// Returns the fingerprint JA4 of a client over TCP.
-fn ja4(hello: &Hello<'_>) -> String {
+/// Returns the fingerprint JA4 of a client. `transport` is `t` for TCP, and `q` for QUIC.
+fn ja4(hello: &Hello<'_>, transport: char) -> String {
     let plain = |value: &u16| !is_grease(*value);
     let mut ciphers: Vec<u16> = hello.ciphers().filter(plain).collect();
     let mut extensions: Vec<u16> = hello.extensions().map(|(kind, _)| kind).filter(plain).collect();
@@ -101,7 +104,7 @@ fn ja4(hello: &Hello<'_>) -> String {
         second = format!("{second}_{}", hexadecimal_list(&algorithms));
     }
     format!(
-        "t{version}{name}{cipher_count:02}{extension_count:02}{protocol}_{}_{}",
+        "{transport}{version}{name}{cipher_count:02}{extension_count:02}{protocol}_{}_{}",
         short_hash(&hexadecimal_list(&ciphers), ciphers.is_empty()),
         short_hash(&second, extensions.is_empty())
     )

@@ -1,0 +1,315 @@
+//! QUIC's long headers (RFC 9000 s17.2, RFC 9369), as far as the Initial packets need them, and the
+//! frames in these.
+//!
+//! Layout of an Initial packet: flags 1 byte, version 4, two connection IDs of up to 20 bytes after
+//! their lengths, a token after its length, a length, then the packet number and the payload. The
+//! packet number, its length in the flags, and the payload are encrypted with keys from the
+//! packet itself. This module does not decrypt: the caller gives the payload to [`Crypto`].
+
+use crate::error::{Error, Header, Result};
+
+/// Minimum bytes of a datagram with an Initial packet that the receiver must acknowledge (RFC 9000
+/// s14.1).
+pub const INITIAL_DATAGRAM_LEN_MIN: usize = 1200;
+/// Minimum length of the first connection ID that a client chooses (RFC 9000 s7.2).
+pub const CLIENT_ID_LEN_MIN: usize = 8;
+/// Bytes behind the start of the packet number at which the sample for header protection begins
+/// (RFC 9001 s5.4.2).
+pub const SAMPLE_OFFSET: usize = 4;
+/// Bytes of the sample.
+pub const SAMPLE_LEN: usize = 16;
+/// Maximum length of a connection ID.
+const ID_LEN_MAX: usize = 20;
+/// Flags of every packet with a long header.
+const LONG: u8 = 0xc0;
+
+/// Version with known Initial packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Version 1 (RFC 9000).
+    V1,
+    /// Version 2 (RFC 9369).
+    V2,
+}
+
+/// Initial packet, still encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Initial<'a> {
+    /// Version.
+    pub version: Version,
+    /// Connection ID of the receiver.
+    pub destination_id: &'a [u8],
+    /// Connection ID of the sender.
+    pub source_id: &'a [u8],
+    /// The packet, without those that follow it in its datagram.
+    pub bytes: &'a [u8],
+    /// Offset of the packet number in `bytes`. The sample is within `bytes`.
+    pub number_offset: usize,
+}
+
+/// Packet with a long header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet<'a> {
+    /// Initial packet.
+    Initial(Initial<'a>),
+    /// Retry: the client sends its Initial packets again, with other keys.
+    Retry,
+    /// Packet of another kind, whose keys are not in the packet.
+    Other,
+}
+
+/// Returns true if `datagram` may begin with a packet that has a long header of a known version.
+pub fn has_long_header(datagram: &[u8]) -> bool {
+    matches!(datagram, [flags, a, b, c, d, ..]
+        if flags & LONG == LONG && Version::of(u32::from_be_bytes([*a, *b, *c, *d])).is_some())
+}
+
+/// Returns the packets with long headers of a datagram. An error is the last item.
+pub fn packets(datagram: &[u8]) -> impl Iterator<Item = Result<Packet<'_>>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        if !has_long_header(rest) {
+            return None;
+        }
+        let mut reader = Reader { rest, len: rest.len() };
+        let packet = packet(&mut reader, rest);
+        rest = packet.as_ref().map_or(&[], |_| reader.rest);
+        Some(packet)
+    })
+}
+
+/// Parses the packet at the start of `bytes`, which `reader` passes.
+fn packet<'a>(reader: &mut Reader<'a>, bytes: &'a [u8]) -> Result<Packet<'a>> {
+    let &[flags, a, b, c, d] = reader.array()?;
+    let number = u32::from_be_bytes([a, b, c, d]);
+    let version = Version::of(number).ok_or(invalid("version", number, "1 or 2"))?;
+    let (destination_id, source_id) = (reader.id()?, reader.id()?);
+    let kind = version.kind(flags);
+    if kind == Kind::Retry {
+        reader.rest = &[];
+        return Ok(Packet::Retry);
+    }
+    if kind == Kind::Initial {
+        let token_len = reader.number()?;
+        reader.take(token_len)?;
+    }
+    let len = reader.number()?;
+    let number_offset = bytes.len() - reader.rest.len();
+    let payload = reader.take(len)?;
+    if kind != Kind::Initial {
+        return Ok(Packet::Other);
+    }
+    if payload.len() < SAMPLE_OFFSET + SAMPLE_LEN {
+        return Err(invalid("length", payload.len() as u32, "at least 20"));
+    }
+    let bytes = bytes.get(..number_offset + payload.len()).unwrap_or_default();
+    Ok(Packet::Initial(Initial { version, destination_id, source_id, bytes, number_offset }))
+}
+
+#[derive(PartialEq)]
+enum Kind {
+    Initial,
+    Retry,
+    Other,
+}
+
+impl Version {
+    fn of(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::V1),
+            0x6b33_43cf => Some(Self::V2),
+            _ => None,
+        }
+    }
+
+    fn kind(self, flags: u8) -> Kind {
+        match (self, flags >> 4 & 3) {
+            (Self::V1, 0) | (Self::V2, 1) => Kind::Initial,
+            (Self::V1, 3) | (Self::V2, 0) => Kind::Retry,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// CRYPTO frames of the decrypted payload of an Initial packet: offset in the stream of handshake
+/// messages, and data. An error is the last item: the payload is cut, or has a frame that these
+/// packets cannot have (RFC 9000 s12.4).
+#[derive(Clone, Debug)]
+pub struct Crypto<'a> {
+    reader: Reader<'a>,
+}
+
+impl<'a> Crypto<'a> {
+    /// Reads a decrypted payload.
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self { reader: Reader { rest: payload, len: payload.len() } }
+    }
+
+    /// Passes other frames, and returns the next CRYPTO frame.
+    fn frame(&mut self) -> Result<Option<(u64, &'a [u8])>> {
+        const PADDING: u8 = 0;
+        const PING: u8 = 1;
+        const ACK: u8 = 2;
+        const ACK_WITH_ECN: u8 = 3;
+        const CRYPTO: u8 = 6;
+        const CLOSE: u8 = 0x1c;
+        let reader = &mut self.reader;
+        while let Some((&kind, rest)) = reader.rest.split_first() {
+            reader.rest = rest;
+            match kind {
+                PADDING | PING => {}
+                ACK | ACK_WITH_ECN => {
+                    let (_largest, _delay) = (reader.number()?, reader.number()?);
+                    let ranges = reader.number()?;
+                    let _first = reader.number()?;
+                    for _ in 0..ranges {
+                        let (_gap, _len) = (reader.number()?, reader.number()?);
+                    }
+                    for _ in 0..if kind == ACK { 0 } else { 3 } {
+                        reader.number()?;
+                    }
+                }
+                CRYPTO => {
+                    let (offset, len) = (reader.number()?, reader.number()?);
+                    return Ok(Some((offset, reader.take(len)?)));
+                }
+                CLOSE => {
+                    let (_code, _kind) = (reader.number()?, reader.number()?);
+                    let len = reader.number()?;
+                    reader.take(len)?;
+                }
+                other => return Err(invalid("frame type", u32::from(other), "0 to 3, 6 or 28")),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Crypto<'a> {
+    type Item = Result<(u64, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let frame = self.frame();
+        if frame.is_err() {
+            self.reader.rest = &[];
+        }
+        frame.transpose()
+    }
+}
+
+/// Reader of a packet or a payload.
+#[derive(Clone, Debug)]
+struct Reader<'a> {
+    rest: &'a [u8],
+    /// Bytes of the whole, for errors.
+    len: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: u64) -> Result<&'a [u8]> {
+        let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let (taken, rest) = split.ok_or_else(|| self.truncated(len))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk().ok_or_else(|| self.truncated(N as u64))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// Returns a connection ID after its length.
+    fn id(&mut self) -> Result<&'a [u8]> {
+        let &[len] = self.array()?;
+        if usize::from(len) > ID_LEN_MAX {
+            return Err(invalid("length of a connection ID", u32::from(len), "at most 20"));
+        }
+        self.take(u64::from(len))
+    }
+
+    /// Returns an integer of variable length (RFC 9000 s16).
+    fn number(&mut self) -> Result<u64> {
+        let first = *self.rest.first().ok_or_else(|| self.truncated(1))?;
+        let bytes = self.take(1 << (first >> 6))?;
+        let number = bytes.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        Ok(number & u64::MAX >> (66 - 8 * bytes.len()))
+    }
+
+    fn truncated(&self, len: u64) -> Error {
+        let passed = self.len - self.rest.len();
+        let needed = passed.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
+        Error::Truncated { header: Header::Quic, needed, had: self.len }
+    }
+}
+
+fn invalid(field: &'static str, value: u32, expected: &'static str) -> Error {
+    Error::Invalid { header: Header::Quic, field, value, expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A version 1 packet with the flags, connection IDs of 2 bytes and 0 bytes, and `rest`.
+    fn long(flags: u8, rest: &[u8]) -> Vec<u8> {
+        [&[flags, 0, 0, 0, 1, 2, 7, 8, 0], rest].concat()
+    }
+
+    #[test]
+    fn packets_of_a_datagram_are_split() {
+        let payload = [5; 20];
+        let initial = long(0xc0, &[&[1, 9, 0x40, 20][..], &payload].concat());
+        let handshake = long(0xe0, &[3, 1, 2, 3]);
+        let datagram = [initial.clone(), handshake, vec![0x40; 8]].concat();
+        let expected = Initial {
+            version: Version::V1,
+            destination_id: &[7, 8],
+            source_id: &[],
+            bytes: &initial,
+            number_offset: 13,
+        };
+        let all: Vec<_> = packets(&datagram).collect();
+        assert_eq!(all, [Ok(Packet::Initial(expected)), Ok(Packet::Other)]);
+        assert_eq!(packets(&long(0xf0, &[1, 2])).collect::<Vec<_>>(), [Ok(Packet::Retry)]);
+    }
+
+    #[test]
+    fn kinds_of_version_2_differ() {
+        let mut packet = long(0xd0, &[&[0, 20][..], &[5; 20]].concat());
+        packet[1..5].copy_from_slice(&0x6b33_43cf_u32.to_be_bytes());
+        assert!(matches!(
+            packets(&packet).next(),
+            Some(Ok(Packet::Initial(Initial { version: Version::V2, .. })))
+        ));
+        packet[0] = 0xc0;
+        assert_eq!(packets(&packet).next(), Some(Ok(Packet::Retry)));
+    }
+
+    #[test]
+    fn cut_and_other_packets_are_refused() {
+        let initial = long(0xc0, &[&[0, 20][..], &[5; 20]].concat());
+        for len in 5..initial.len() {
+            let all: Vec<_> = packets(&initial[..len]).collect();
+            assert!(matches!(all[..], [Err(Error::Truncated { .. })]), "{len}: {all:?}");
+        }
+        assert!(matches!(packets(&long(0xc0, &[0, 1, 0])).next(), Some(Err(Error::Invalid { .. }))));
+        // A short header, an unknown version, version negotiation.
+        for start in [[0x40, 0, 0, 0, 1], [0xc0, 0, 0, 0, 9], [0xc0, 0, 0, 0, 0]] {
+            assert_eq!(packets(&[&start[..], &[0; 40]].concat()).count(), 0);
+        }
+    }
+
+    #[test]
+    fn crypto_frames_are_found_between_others() {
+        let ack = [3, 0, 0, 1, 0, 0x40, 1, 2, 0, 0, 1];
+        let payload =
+            [&[1, 0, 0][..], &ack, &[6, 0x44, 1, 2, b'a', b'b'], &[0x1c, 0, 0, 1, b'x'], &[6, 0, 0]].concat();
+        let frames: Vec<_> = Crypto::new(&payload).collect::<Result<_>>().unwrap();
+        assert_eq!(frames, [(0x401, &b"ab"[..]), (0, b"")]);
+        let wrong: Vec<_> = Crypto::new(&[6, 0, 1, b'a', 8, 6, 0, 0]).collect();
+        assert!(matches!(wrong[..], [Ok((0, b"a")), Err(Error::Invalid { value: 8, .. })]));
+        let cut: Vec<_> = Crypto::new(&[6, 0, 3, b'a']).collect();
+        assert!(matches!(cut[..], [Err(Error::Truncated { .. })]));
+    }
+}
