@@ -11,6 +11,7 @@ pub mod dns;
 mod error;
 pub mod ethernet;
 mod flow;
+pub mod http;
 pub mod icmp;
 pub mod icmpv6;
 pub mod ipv4;

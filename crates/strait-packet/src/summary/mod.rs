@@ -2,10 +2,12 @@
 //!
 //! `capture` without `-w` prints these. The form follows `tcpdump -n -S`: numeric addresses,
 //! absolute TCP sequence numbers, because there is no state between packets. Intended differences:
-//! VLAN tags are always shown, and fragments end in `(frag id:length@offset)`. Any bytes result in
+//! VLAN tags are always shown, fragments end in `(frag id:length@offset)`, and messages of some
+//! applications follow the length of the payload. Any bytes result in
 //! a line: it ends with `[|tcp]` for a header that is cut, and with `[bad field value]` for a
 //! malformed one. Bytes from the network are never written raw: names are escaped.
 
+mod application;
 mod arp;
 mod dns;
 mod dump;

@@ -67,7 +67,8 @@ impl Line<'_> {
             write!(self.out, ", urg {}", segment.urgent())?;
         }
         self.options(segment)?;
-        write!(self.out, ", length {len}")
+        write!(self.out, ", length {len}")?;
+        self.stream_application(within(segment.payload(), len))
     }
 
     fn flags(&mut self, bits: u16) -> fmt::Result {
@@ -133,6 +134,18 @@ impl Line<'_> {
         if len > room && !packet.is_fragment {
             return write!(self.out, "UDP, bad length {len} > {room}");
         }
-        write!(self.out, "UDP, length {len}")
+        write!(self.out, "UDP, length {len}")?;
+        if self.detail.quick || len > room {
+            return Ok(());
+        }
+        self.datagram_application(
+            within(datagram.payload(), len),
+            [datagram.source_port(), datagram.destination_port()],
+        )
     }
+}
+
+/// Returns the payload without the padding of a frame.
+fn within(payload: &[u8], len: usize) -> &[u8] {
+    payload.get(..len).unwrap_or(payload)
 }

@@ -167,6 +167,84 @@ fn summaries_that_differ_from_tcpdump_are_as_documented() {
     assert_eq!(line(&ipv4_of(200, &[0; 12])), "IP 10.0.0.1 > 10.0.0.2: ip-proto-200, length 12");
 }
 
+/// Returns the end of the line of a segment or datagram, behind the length.
+fn application(frame: &[u8], len: usize) -> String {
+    let line = line(frame);
+    let (_, end) = line.split_once(&format!("length {len}")).unwrap_or_else(|| panic!("{line}"));
+    end.to_owned()
+}
+
+fn of_segment(payload: &[u8]) -> String {
+    let mut frame = Vec::new();
+    v4().tcp(4242, 8080, 5, 512).write(&mut frame, payload).unwrap();
+    application(&frame, payload.len())
+}
+
+fn of_datagram(ports: [u16; 2], payload: &[u8]) -> String {
+    application(&udp(ports[0], ports[1], payload), payload.len())
+}
+
+#[test]
+fn first_lines_of_http_and_sip_follow_the_length() {
+    assert_eq!(of_segment(b"GET /a?b HTTP/1.1\r\nHost: a\r\n\r\n"), ": HTTP: GET /a?b HTTP/1.1");
+    assert_eq!(of_segment(b"HTTP/1.1 404 Not Found\r\n"), ": HTTP: HTTP/1.1 404 Not Found");
+    let invite = b"INVITE sip:b@example.org SIP/2.0\r\nVia: x\r\n";
+    assert_eq!(of_datagram([5060, 4242], invite), ": SIP: INVITE sip:b@example.org SIP/2.0");
+    assert_eq!(of_segment(b"SIP/2.0 180 Ringing\r\n"), ": SIP: SIP/2.0 180 Ringing");
+    // Control characters reach no terminal, and no line is long.
+    assert_eq!(of_segment(b"GET /\x1b[2J\\\xff"), ": HTTP: GET /\\x1b[2J\\\\\\xff");
+    let long = [&b"GET /"[..], &[b'a'; 1000]].concat();
+    assert_eq!(of_segment(&long), format!(": HTTP: GET /{}...", "a".repeat(195)));
+    for other in [&b"get / HTTP/1.1\r\n"[..], b"SIP", b"", b"xSIP/2.0\r\n"] {
+        assert_eq!((of_segment(other), of_datagram([5060, 5060], other)), (String::new(), String::new()));
+    }
+}
+
+/// Returns a record of TLS with a hello that has a name and a protocol.
+fn client_hello() -> Vec<u8> {
+    let name = b"\0\0\0\x0a\0\x08\0\0\x05a.org";
+    let protocols = b"\0\x10\0\x05\0\x03\x02h2";
+    let extensions = [&name[..], protocols].concat();
+    let mut body = vec![3, 3];
+    body.extend([0; 32]);
+    body.extend([0, 0, 2, 0x13, 1, 1, 0, 0, extensions.len() as u8]);
+    body.extend(extensions);
+    let record = [&[1, 0, 0, body.len() as u8][..], &body].concat();
+    [&[22, 3, 1, 0, record.len() as u8][..], &record].concat()
+}
+
+#[test]
+fn hellos_of_tls_follow_the_length() {
+    let hello = client_hello();
+    assert_eq!(of_segment(&hello), ": TLS client hello, a.org, h2");
+    // The rest is in another segment.
+    assert_eq!(of_segment(&hello[..40]), ": TLS client hello");
+    let mut server = hello;
+    server[5] = 2;
+    assert_eq!(of_segment(&server), ": TLS server hello");
+}
+
+#[test]
+fn initial_packets_of_quic_follow_the_length() {
+    let head = [0xc0, 0, 0, 0, 1, 2, 0xab, 0xcd, 1, 0xef, 0, 20];
+    let initial = [&head[..], &[0; 20]].concat();
+    assert_eq!(of_datagram([4242, 443], &initial), ": QUIC initial, v1, dcid abcd, scid ef");
+    assert_eq!(of_datagram([4242, 443], &[0xf0, 0, 0, 0, 1, 0, 0, 9]), ": QUIC retry");
+    assert_eq!(of_datagram([4242, 443], &initial[..9]), "");
+}
+
+#[test]
+fn types_of_dhcp_follow_the_length() {
+    let mut message = vec![0; 236];
+    message[28..34].copy_from_slice(&MACS.0);
+    let with = |options: &[u8]| of_datagram([68, 67], &[&message, &[99, 130, 83, 99][..], options].concat());
+    assert_eq!(with(&[0, 12, 1, b'a', 53, 1, 1, 255]), ": DHCP discover, client 02:00:00:00:00:01");
+    assert_eq!(with(&[53, 1, 9]), ": DHCP message, client 02:00:00:00:00:01");
+    for cut in [&[255, 53, 1, 1][..], &[12, 9, 53], &[53], &[53, 0], &[]] {
+        assert_eq!(with(cut), "");
+    }
+}
+
 #[test]
 fn cut_or_malformed_header_ends_the_summary() {
     let syn = tcp_syn();

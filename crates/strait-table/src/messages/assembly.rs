@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use strait_packet::protocol::ip;
-use strait_packet::{dns, tls, udp};
+use strait_packet::{dns, http, tls, udp};
 
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
 use super::quic::Connections;
@@ -28,20 +28,6 @@ const SYN: u16 = 1 << 1;
 /// Ports of DNS, its multicast variant (RFC 6762) and LLMNR (RFC 4795).
 const DNS_PORT: u16 = 53;
 const DATAGRAM_PORTS: [u16; 3] = [DNS_PORT, 5353, 5355];
-/// Starts of heads of HTTP/1.
-const HTTP_STARTS: [&[u8]; 11] = [
-    b"GET ",
-    b"POST ",
-    b"HEAD ",
-    b"PUT ",
-    b"DELETE ",
-    b"OPTIONS ",
-    b"PATCH ",
-    b"CONNECT ",
-    b"TRACE ",
-    b"HTTP/1.1 ",
-    b"HTTP/1.0 ",
-];
 
 /// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -270,7 +256,7 @@ impl Assembly {
     fn application_of(&self, data: &[u8], ports: [u16; 2]) -> Option<Application> {
         let application = if tls::is_hello(data) {
             Application::Tls
-        } else if HTTP_STARTS.iter().any(|start| data.starts_with(start)) {
+        } else if http::is_head(data) {
             Application::Http
         } else if ports.contains(&DNS_PORT) {
             Application::Dns
