@@ -256,7 +256,12 @@ impl FileReader {
         self.decoder.offset()
     }
 
-    /// Returns the offset of the last packet's block in the file.
+    /// Returns the number of bytes of the file that were decoded or decompressed so far.
+    pub fn file_offset(&self) -> u64 {
+        self.source.packed_offset().unwrap_or_else(|| self.offset())
+    }
+
+    /// Returns the offset of the last packet's block in the file, or in its content.
     pub fn packet_offset(&self) -> u64 {
         self.packet_offset
     }

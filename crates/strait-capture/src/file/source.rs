@@ -98,6 +98,11 @@ impl Source {
         self.packed.as_ref().map(|packed| packed.compression)
     }
 
+    /// Returns the number of bytes that were decompressed, if the file is compressed.
+    pub(super) fn packed_offset(&self) -> Option<u64> {
+        self.packed.as_ref().map(|packed| packed.offset)
+    }
+
     /// Reads bytes to the start of `output`, which is not empty. Returns their number.
     pub(super) fn fill(&mut self, output: &mut [u8], pipe: Pipe) -> Result<(Filled, usize), SourceError> {
         loop {

@@ -4,12 +4,14 @@
 //! One thread uses it, for `strait capture -w` and every program that stores packets. A file is
 //! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed
 //! leaves a `.part` that is readable up to the last flush, and a full disk leaves only whole
-//! blocks. docs/internals/files.md draws it.
+//! blocks. A compressed file is written likewise: each write completes a block of the compression.
+//! docs/internals/files.md draws it.
 //!
 //! It reads no clock per packet: rotation follows the frames' timestamps, flushing follows the
 //! caller's `now`. It never calls `fsync`, never drops a packet silently and never prints.
 
 mod blocks;
+mod compressor;
 mod error;
 mod indexing;
 mod options;
@@ -26,8 +28,10 @@ pub use indexing::FlowOf;
 pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 
+use crate::compression::Compression;
 use crate::frame::Frame;
 use blocks::Blocks;
+use compressor::Compressor;
 use indexing::Indexing;
 use output::{Complete, CompleteFile, Output};
 use series::Series;
@@ -41,6 +45,10 @@ pub const FLUSH_BYTES: usize = 256 << 10;
 /// Maximum time for which [`FileSink::flush_due`] leaves blocks in memory.
 pub const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
+/// Bytes of blocks that are compressed to find if a file is near its limit. Fewer would make small
+/// blocks, which compress badly.
+const COMPRESSED_BYTES_MIN: usize = 16 << 10;
+
 /// Number of other names to try if the name of a later file is refused.
 const OTHER_NAMES_MAX: usize = 3;
 
@@ -53,6 +61,8 @@ pub struct Summary {
     pub lost: u64,
     /// Bytes written.
     pub bytes: u64,
+    /// Bytes before compression; `bytes` if the files are not compressed.
+    pub content_bytes: u64,
     /// Files completed.
     pub files: u64,
     /// Files deleted by the ring.
@@ -127,7 +137,7 @@ impl FileSink {
     /// each complete file. `flow_of` identifies the flows of frames.
     ///
     /// # Errors
-    /// As for [`FileSink::create`]; the target is no regular file.
+    /// As for [`FileSink::create`]; the target is no regular file, or is compressed.
     pub fn create_indexed(options: SinkOptions, flow_of: FlowOf) -> Result<Self, SinkError> {
         let index = Indexing::new(flow_of, &options);
         Self::open(options, Some(index))
@@ -135,10 +145,15 @@ impl FileSink {
 
     fn open(options: SinkOptions, mut index: Option<Indexing>) -> Result<Self, SinkError> {
         options.check()?;
+        if index.is_some() && options.compression.is_some() {
+            let fault =
+                "a compressed file has no index: leave out --index, or give a name without .zst, .gz or .lz4";
+            return Err(SinkError::Usage(fault.into()));
+        }
         let mut series = Series::new(&options)?;
         let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
         let blocks = Blocks::begin(&mut buffer, &options)?;
-        let output = Output::create(&series.target(options.start_ns)?, &buffer)?;
+        let output = Output::create(&series.target(options.start_ns)?, &buffer, options.compression)?;
         if index.is_some() && !output.is_renamed() {
             return Err(SinkError::Usage("an index needs the name of a file".into()));
         }
@@ -246,9 +261,11 @@ impl FileSink {
         self.summary.lost
     }
 
-    /// Returns the number of bytes written to all files or waiting for a flush.
+    /// Returns the number of bytes written to all files or waiting for a flush. Bytes that are to be
+    /// compressed are counted after it.
     pub fn written_bytes(&self) -> u64 {
-        self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
+        let waiting = if self.options.compression.is_some() { 0 } else { self.buffer.len() as u64 };
+        self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + waiting
     }
 
     /// Writes the statistics blocks (those of [`FileSink::note_statistics`] if `statistics` is
@@ -272,8 +289,19 @@ impl FileSink {
     fn is_past_a_limit(&self, frame: &FrameRef<'_>) -> bool {
         let written = self.output.as_ref().map_or(0, Output::bytes);
         let block = (frame.bytes.len() + packet_overhead(frame)) as u64;
-        let after = written + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
-        after > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+        let waiting = self.buffer.len() as u64 + block + self.blocks.closing_bytes();
+        let overhead = self.options.compression.map_or(0, |_| Compressor::overhead_max(waiting));
+        written + waiting + overhead > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+    }
+
+    /// Compresses the waiting blocks, after which the file may be within its limit. Returns true if
+    /// it is.
+    fn fits_compressed(&mut self, frame: &FrameRef<'_>) -> Result<bool, SinkError> {
+        if self.options.compression.is_none() || self.buffer.len() < COMPRESSED_BYTES_MIN {
+            return Ok(false);
+        }
+        self.flush()?;
+        Ok(!self.is_past_a_limit(frame))
     }
 
     /// Opens the next file if the frame exceeds a limit of the current one.
@@ -284,6 +312,9 @@ impl FileSink {
         }
         if frame.timestamp_ns >= self.rotate_at_ns {
             self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
+        }
+        if self.fits_compressed(frame)? {
+            return Ok(());
         }
         // A file without packets is never completed because of a limit.
         if self.written_packets + self.buffered_packets == 0 {
@@ -299,7 +330,8 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
-        let opened = self.series.target(opened_ns).and_then(|target| open_next(&target, &self.buffer));
+        let target = self.series.target(opened_ns);
+        let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.compression));
         if let Some(index) = &mut self.index {
             index.start(&self.buffer);
         }
@@ -328,9 +360,15 @@ impl FileSink {
             let _ = self.blocks.statistics(&mut self.buffer, &statistics);
         }
         let flushed = self.flush();
-        let Some(output) = self.output.take() else { return flushed };
-        self.summary.packets += std::mem::take(&mut self.written_packets);
+        let Some(mut output) = self.output.take() else { return flushed };
+        let written_packets = std::mem::take(&mut self.written_packets);
+        let ended = output.end();
+        let flushed = flushed.and_then(|()| {
+            ended.map_err(|cause| SinkError::write(output.name(), written_packets, output.bytes(), cause))
+        });
+        self.summary.packets += written_packets;
         self.summary.bytes += output.bytes();
+        self.summary.content_bytes += output.content_bytes();
         let Complete { name, taken, place } = output.finish(self.series.can_rename())?;
         if let Some(taken) = taken {
             self.note_renamed(taken, name.clone());
@@ -393,13 +431,17 @@ impl Drop for FileSink {
 /// Opens the next file of a rotation. In a directory such as /tmp another user can predict its name
 /// and create the name or its `.part`; the file then gets another name. Returns the refused name,
 /// too.
-fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>), SinkError> {
-    let refusal = match Output::create(target, header) {
+fn open_next(
+    target: &Target,
+    header: &[u8],
+    compression: Option<Compression>,
+) -> Result<(Output, Option<PathBuf>), SinkError> {
+    let refusal = match Output::create(target, header, compression) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
         opened => return Ok((opened?, None)),
     };
     for _ in 0..OTHER_NAMES_MAX {
-        if let Ok(output) = Output::create(&Series::random_instead_of(target), header) {
+        if let Ok(output) = Output::create(&Series::random_instead_of(target), header, compression) {
             let taken = match target {
                 Target::Path(path) => Some(path.clone()),
                 Target::Stdout => None,

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use strait_sys::Kind;
 
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
+use crate::file::FileReader;
 use crate::sink::{FileSink, FrameRef, SinkError, SinkOptions, Statistics, Target};
 
 /// Variable with the file that a child writes.
@@ -90,6 +91,48 @@ fn file_size_limit_leaves_whole_blocks() {
     assert_eq!(listing(directory.path()), ["out.pcapng"]);
     let packets = numbers(&path).len();
     assert!(packets > 1500, "{packets}");
+}
+
+#[test]
+fn full_compressed_file_keeps_the_packets_of_the_writes_before() {
+    if let Some(path) = child_target() {
+        let mut sink = FileSink::create(options(&path)).expect("a sink");
+        let mut noise = 1_u64;
+        let error = (0..).find_map(|number| {
+            let mut bytes = [0; 1000];
+            for byte in &mut bytes {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (noise >> 56) as u8;
+            }
+            let timestamp_ns = START_NS + number * 1000;
+            sink.write(&FrameRef { timestamp_ns, bytes: &bytes, wire_len: 1000, ..FrameRef::default() }).err()
+        });
+        let Some(SinkError::Write { packets, bytes, .. }) = error else { panic!("{error:?}") };
+        assert_eq!(fs::metadata(part_of(&path)).expect("an unfinished file").len(), bytes);
+        let summary = sink.close(&[]).expect("a complete file all the same");
+        assert_eq!((summary.packets, summary.bytes, summary.files), (packets, bytes, 1));
+        let mut reader = FileReader::open(path.to_str().expect("a path")).expect("a capture file");
+        let mut found = 0;
+        let end = loop {
+            match reader.next() {
+                Ok(Some(_)) => found += 1,
+                end => break end.expect_err("a frame without an end").to_string(),
+            }
+        };
+        assert_eq!(found, packets);
+        assert!(end.ends_with("its zstd data is incomplete"), "{end}");
+        println!("\n{packets} packets");
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("out.pcapng.zst");
+    let shell = "trap '' XFSZ; ulimit -f 3333; exec \"$@\"";
+    let test = "full_compressed_file_keeps_the_packets_of_the_writes_before";
+    let output = child(test, &path, shell).output().expect("a shell");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains(" packets"), "{stdout}");
+    assert_eq!(listing(directory.path()), ["out.pcapng.zst"]);
 }
 
 #[test]
