@@ -1,11 +1,11 @@
 //! Decompresses gzip members (RFC 1952), and checks the checksum and the length of each.
 //!
-//! [`Decompressor`](super::Decompressor) uses it. Zeros after a member are skipped, as gzip(1) does:
-//! tapes and block devices pad files with them.
+//! [`Decompressor`](super::Decompressor) uses it. Zeros after a member are skipped, as gzip(1)
+//! does: tapes and block devices pad files with them.
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 
-use super::{Defect, Progress};
+use super::defect::{Defect, Progress};
 
 /// Flags of a header (RFC 1952, section 2.3.1).
 const FLAG_CHECK: u8 = 0x02;

@@ -10,7 +10,7 @@ use std::hash::Hasher as _;
 use lz4_flex::block::{decompress_into, decompress_into_with_dict};
 use twox_hash::XxHash32;
 
-use super::{Defect, Progress};
+use super::defect::{Defect, Progress};
 
 const MAGIC: u32 = 0x184d_2204;
 const MAGIC_LEGACY: u32 = 0x184c_2102;

@@ -5,6 +5,7 @@
 //! the compression by the name of the file. The code here reads and writes no file. Its memory is
 //! limited, whatever the input is.
 
+mod defect;
 mod gzip;
 mod lz4;
 #[cfg(test)]
@@ -13,13 +14,12 @@ mod zstandard;
 
 use std::path::Path;
 
+pub use defect::Defect;
+
+use defect::Progress;
 use gzip::Gzip;
 use lz4::Lz4;
 use zstandard::Zstandard;
-
-/// Binary logarithm of the largest zstd window that is read: 128 MiB. `zstd` writes larger ones
-/// only with `--long=28` and more, or `--ultra -22` of a large file.
-pub(crate) const WINDOW_LOG_MAX: u32 = 27;
 
 /// Compressions, and the endings of their files.
 const ALL: [(Compression, &str); 3] =
@@ -53,9 +53,8 @@ impl Compression {
     /// Returns the compression of a file that starts with these bytes.
     pub(crate) fn of_magic(start: &[u8]) -> Option<Self> {
         match start {
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
-            // A skippable frame, with which pzstd begins.
-            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            // The second is that of a skippable frame, with which pzstd begins.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
             [0x1f, 0x8b, 0x08, ..] => Some(Self::Gzip),
             [0x04, 0x22, 0x4d, 0x18, ..] => Some(Self::Lz4),
             _ => None,
@@ -70,37 +69,6 @@ impl Compression {
             Self::Lz4 => "LZ4",
         }
     }
-}
-
-/// Reason for which compressed bytes cannot be decompressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Defect {
-    /// The window of a zstd frame is too large.
-    #[error(
-        "the zstd window is larger than 128 MiB: decompress it first (`zstd -dc --long=31 FILE | ... -`)"
-    )]
-    Window,
-    /// A frame needs a dictionary, which the file does not have.
-    #[error("it needs a dictionary: decompress it first (`zstd -D` or `lz4 -D`)")]
-    Dictionary,
-    /// The obsolete format of `lz4 -l`.
-    #[error("the legacy format of LZ4 is not read: decompress it first (`lz4 -dc FILE | ... -`)")]
-    Legacy,
-    /// No memory.
-    #[error("no memory to decompress it")]
-    Memory,
-    /// Anything else, in the words of the format.
-    #[error("damaged: {0}")]
-    Damaged(&'static str),
-}
-
-/// Result of one step of a [`Decompressor`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
-    /// Bytes to drop from the start of the input.
-    pub(crate) consumed: usize,
-    /// Bytes written to the start of the output.
-    pub(crate) produced: usize,
 }
 
 /// Decompressor of one file, with any number of frames or members.

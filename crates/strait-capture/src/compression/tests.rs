@@ -63,8 +63,9 @@ fn decompress(
     (all, Ok(may_end))
 }
 
-const CODERS: [(Compression, fn(&[u8]) -> Vec<u8>); 3] =
-    [(Compression::Zstd, zstd), (Compression::Gzip, gzip), (Compression::Lz4, lz4)];
+type Coder = (Compression, fn(&[u8]) -> Vec<u8>);
+
+const CODERS: [Coder; 3] = [(Compression::Zstd, zstd), (Compression::Gzip, gzip), (Compression::Lz4, lz4)];
 
 #[test]
 fn joined_frames_are_decompressed_in_pieces_of_any_size() {
@@ -158,7 +159,7 @@ fn damage_is_found_by_the_checksum() {
 #[test]
 fn large_window_dictionary_and_legacy_format_are_refused() {
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).expect("memory");
-    encoder.window_log(super::WINDOW_LOG_MAX + 1).expect("a parameter");
+    encoder.window_log(super::zstandard::WINDOW_LOG_MAX + 1).expect("a parameter");
     encoder.write_all(b"short").expect("memory");
     let large = encoder.finish().expect("memory");
     assert_eq!(decompress(Compression::Zstd, &large, 100, 100), (vec![], Err(Defect::Window)));

@@ -7,7 +7,11 @@
 use zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, get_error_name, is_error_kind};
 
-use super::{Defect, Progress, WINDOW_LOG_MAX};
+use super::defect::{Defect, Progress};
+
+/// Binary logarithm of the largest zstd window that is read: 128 MiB. `zstd` writes larger ones
+/// only with `--long=28` and more, or `--ultra -22` of a large file.
+pub(super) const WINDOW_LOG_MAX: u32 = 27;
 
 /// Bytes of the input for the first step of a frame: its magic number and the first byte of its
 /// header.

@@ -261,8 +261,8 @@ impl FileSink {
         self.summary.lost
     }
 
-    /// Returns the number of bytes written to all files or waiting for a flush. Bytes that are to be
-    /// compressed are counted after it.
+    /// Returns the number of bytes written to all files or waiting for a flush. Bytes are counted
+    /// after compression.
     pub fn written_bytes(&self) -> u64 {
         let waiting = if self.options.compression.is_some() { 0 } else { self.buffer.len() as u64 };
         self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + waiting
