@@ -4,7 +4,8 @@
 //! One thread uses it, for `strait capture -w` and every program that stores packets. A file is
 //! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed
 //! leaves a `.part` that is readable up to the last flush, and a full disk leaves only whole
-//! blocks. A compressed file is written likewise: each write completes a block of the compression.
+//! blocks. A compressed file is written likewise: each write completes a block of the compression,
+//! and a second thread can compress full buffers.
 //! docs/internals/files.md draws it.
 //!
 //! It reads no clock per packet: rotation follows the frames' timestamps, flushing follows the
@@ -19,6 +20,7 @@ mod output;
 mod series;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -36,6 +38,7 @@ use indexing::Indexing;
 use output::{Complete, CompleteFile, Output};
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
+use worker::{Task, Worker};
 
 /// Bytes of whole blocks that are buffered before a `write(2)`: few enough to be still in a 1 MiB
 /// second-level cache when they are copied into the page cache, and so many that the system calls
@@ -98,8 +101,13 @@ pub struct Summary {
 pub struct FileSink {
     options: SinkOptions,
     series: Series,
-    /// Current file; `None` after it could not be opened or was closed.
+    /// Current file; `None` after it could not be opened or was closed, and while the worker has
+    /// it.
     output: Option<Output>,
+    worker: Option<Worker>,
+    passed: Option<Passed>,
+    /// Buffer that the worker has returned.
+    spare: Vec<u8>,
     blocks: Blocks,
     buffer: Vec<u8>,
     /// Number of packets in the buffer.
@@ -115,6 +123,16 @@ pub struct FileSink {
     renamed: Option<Renamed>,
     index: Option<Indexing>,
     summary: Summary,
+}
+
+/// Account of the buffer that the worker has.
+#[derive(Debug)]
+struct Passed {
+    packets: u64,
+    /// Bytes of the file before, and of the buffer.
+    bytes: u64,
+    content_bytes: u64,
+    name: String,
 }
 
 /// File of a rotation that got another name, because a directory or another user's file has its
@@ -166,6 +184,9 @@ impl FileSink {
             rotate_at_ns: boundary_after(options.start_ns, &options),
             last_ns: options.start_ns,
             output: Some(output),
+            worker: None,
+            passed: None,
+            spare: Vec::new(),
             options,
             series,
             blocks,
@@ -202,12 +223,79 @@ impl FileSink {
         }
         self.buffered_packets += 1;
         self.last_ns = self.last_ns.max(frame.timestamp_ns);
-        if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+        if self.buffer.len() < FLUSH_BYTES {
+            Ok(())
+        } else if self.worker.is_some() {
+            self.pass_on()
+        } else {
+            self.flush()
+        }
+    }
+
+    /// Starts a thread that compresses full buffers, if the files are compressed. It gets the
+    /// capabilities and the CPUs of the calling thread. Without it the thread that writes frames
+    /// compresses.
+    ///
+    /// # Errors
+    /// The system has too many threads.
+    pub fn start(&mut self) -> Result<(), SinkError> {
+        if self.options.compression.is_some() && self.worker.is_none() {
+            let failed = |error: std::io::Error| SinkError::Thread(error.into());
+            self.worker = Some(Worker::start().map_err(failed)?);
+            self.spare.reserve(self.buffer.capacity());
+        }
+        Ok(())
+    }
+
+    /// Passes the buffer to the worker, after it has returned the one before.
+    fn pass_on(&mut self) -> Result<(), SinkError> {
+        self.settle()?;
+        let Some(worker) = &self.worker else { return self.flush() };
+        let Some(output) = self.output.take() else { return Ok(()) };
+        self.spare.clear();
+        let packets = std::mem::take(&mut self.buffered_packets);
+        let blocks = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
+        let (bytes, content_bytes) = (output.bytes(), blocks.len() as u64);
+        let passed = Passed { packets, bytes, content_bytes, name: output.name() };
+        match worker.pass(Task { output, blocks, packets, result: Ok(()) }) {
+            Ok(()) => self.passed = Some(passed),
+            Err(task) => {
+                self.worker = None;
+                (self.output, self.buffer, self.buffered_packets) =
+                    (Some(task.output), task.blocks, task.packets);
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the worker has returned the file. If it could not write its buffer, the packets
+    /// that wait for the next write are lost as well.
+    fn settle(&mut self) -> Result<(), SinkError> {
+        let Some(passed) = self.passed.take() else { return Ok(()) };
+        let result = match self.worker.as_ref().and_then(Worker::wait) {
+            Some(task) => {
+                self.output = Some(task.output);
+                self.spare = task.blocks;
+                task.result
+            }
+            None => Err(std::io::Error::other("the thread that compresses has ended")),
+        };
+        let Err(cause) = result else {
+            self.written_packets += passed.packets;
+            return Ok(());
+        };
+        self.buffer.clear();
+        self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);
+        let error = SinkError::write(passed.name, self.written_packets, passed.bytes, cause);
+        self.failure = Some(error.clone());
+        Err(error)
     }
 
     /// Writes the buffered blocks. Call it when no frame is ready, and [`FileSink::flush_due`]
     /// otherwise.
     pub fn flush(&mut self) -> Result<(), SinkError> {
+        self.settle()?;
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
         let buffered_packets = std::mem::take(&mut self.buffered_packets);
@@ -265,7 +353,16 @@ impl FileSink {
     /// after compression.
     pub fn written_bytes(&self) -> u64 {
         let waiting = if self.options.compression.is_some() { 0 } else { self.buffer.len() as u64 };
-        self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + waiting
+        self.summary.bytes + self.file_bytes() + waiting
+    }
+
+    /// Returns the size of the current file, without the buffer of the worker.
+    #[inline]
+    fn file_bytes(&self) -> u64 {
+        match &self.output {
+            Some(output) => output.bytes(),
+            None => self.passed.as_ref().map_or(0, |passed| passed.bytes),
+        }
     }
 
     /// Writes the statistics blocks (those of [`FileSink::note_statistics`] if `statistics` is
@@ -287,9 +384,10 @@ impl FileSink {
 
     #[inline]
     fn is_past_a_limit(&self, frame: &FrameRef<'_>) -> bool {
-        let written = self.output.as_ref().map_or(0, Output::bytes);
+        let written = self.file_bytes();
         let block = (frame.bytes.len() + packet_overhead(frame)) as u64;
-        let waiting = self.buffer.len() as u64 + block + self.blocks.closing_bytes();
+        let passed = self.passed.as_ref().map_or(0, |passed| passed.content_bytes);
+        let waiting = passed + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
         let overhead = self.options.compression.map_or(0, |_| Compressor::overhead_max(waiting));
         written + waiting + overhead > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
     }
@@ -297,6 +395,12 @@ impl FileSink {
     /// Compresses the waiting blocks, after which the file may be within its limit. Returns true if
     /// it is.
     fn fits_compressed(&mut self, frame: &FrameRef<'_>) -> Result<bool, SinkError> {
+        if self.passed.is_some() {
+            self.settle()?;
+            if !self.is_past_a_limit(frame) {
+                return Ok(true);
+            }
+        }
         if self.options.compression.is_none() || self.buffer.len() < COMPRESSED_BYTES_MIN {
             return Ok(false);
         }

@@ -158,7 +158,7 @@ impl Output {
     }
 
     /// Compresses blocks, and writes all or nothing of them.
-    fn compress(&mut self, blocks: &[u8]) -> io::Result<()> {
+    pub(super) fn compress(&mut self, blocks: &[u8]) -> io::Result<()> {
         if blocks.is_empty() {
             return Ok(());
         }

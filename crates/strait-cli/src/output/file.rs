@@ -287,6 +287,11 @@ impl FileOutput {
         }
     }
 
+    /// Starts the thread that compresses, if the file is compressed.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.sink.start()?)
+    }
+
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let packet = frame_ref(frame, 0);
         let Some((owners, text)) = &mut self.owners else { return Ok(self.sink.write(&packet)?) };

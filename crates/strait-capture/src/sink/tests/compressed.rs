@@ -30,6 +30,9 @@ fn compressed_files_have_all_packets_and_truthful_counts() {
         for format in [Format::Pcapng, Format::Pcap] {
             let path = directory.path().join(format!("out.{ending}"));
             let mut sink = FileSink::create(SinkOptions { format, ..options(&path) }).expect("a sink");
+            if format == Format::Pcapng {
+                sink.start().expect("a thread");
+            }
             (0..2000).for_each(|number| write(&mut sink, number, 900).expect("room"));
             let summary = sink.close(&[Statistics::default()]).expect("a complete file");
             assert_eq!(numbers(&path), (0..2000).collect::<Vec<_>>());
@@ -66,11 +69,15 @@ fn each_flush_makes_packets_readable() {
     }
 }
 
-/// Writes a packet without redundancy every third time, and returns the names of the files.
-fn rotate(directory: &Path, ending: &str, limit: u64, packets: u64) -> Vec<String> {
+/// Writes a packet without redundancy every third time, with a thread that compresses on request.
+/// Returns the names of the files.
+fn rotate(directory: &Path, ending: &str, limit: u64, packets: u64, is_threaded: bool) -> Vec<String> {
     let path = directory.join(format!("out.pcapng.{ending}"));
     let mut sink =
         FileSink::create(SinkOptions { rotate_bytes: Some(limit), ..options(&path) }).expect("a sink");
+    if is_threaded {
+        sink.start().expect("a thread");
+    }
     let mut noise = 1_u64;
     for number in 0..packets {
         let mut bytes = vec![7; 1000];
@@ -94,9 +101,9 @@ fn rotate(directory: &Path, ending: &str, limit: u64, packets: u64) -> Vec<Strin
 
 #[test]
 fn rotation_limits_the_compressed_bytes() {
-    for ending in ENDINGS {
+    for (ending, is_threaded) in ENDINGS.into_iter().flat_map(|ending| [(ending, false), (ending, true)]) {
         let (directory, limit) = (directory(), 200_000);
-        let names = rotate(directory.path(), ending, limit, 4000);
+        let names = rotate(directory.path(), ending, limit, 4000, is_threaded);
         assert!((5..=20).contains(&names.len()), "{names:?}");
         let mut packets = 0;
         for (number, name) in names.iter().enumerate() {
@@ -119,7 +126,7 @@ fn rotation_limits_the_compressed_bytes() {
 fn smallest_limit_holds_for_compressed_files() {
     for ending in ENDINGS {
         let directory = directory();
-        for name in rotate(directory.path(), ending, 4096, 50) {
+        for name in rotate(directory.path(), ending, 4096, 50, true) {
             let bytes = fs::metadata(directory.path().join(&name)).expect("a file").len();
             assert!(bytes <= 4096, "{name} has {bytes} bytes");
         }
