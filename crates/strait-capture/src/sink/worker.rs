@@ -1,8 +1,9 @@
 //! Thread that compresses and writes full buffers, while the next one is filled.
 //!
-//! [`FileSink`](super::FileSink) gives it the open file with a buffer, and gets both back: so one of
-//! the two threads has the file at a time, and there is one buffer beside the one that is filled.
-//! If the thread is slower than the packets, the sink waits for it, and packets gather in the ring.
+//! [`FileSink`](super::FileSink) gives it the open file with a buffer, and gets both back: so one
+//! of the two threads has the file at a time, and there is one buffer beside the one that is
+//! filled. If the thread is slower than the packets, the sink waits for it, and packets gather in
+//! the ring.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
