@@ -142,3 +142,18 @@ fn index_of_a_compressed_file_is_refused() {
     assert!(error.to_string().contains("without .zst"), "{error}");
     assert_eq!(listing(directory.path()), [] as [String; 0]);
 }
+
+#[test]
+fn existing_compressed_file_is_not_indexed() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng.gz");
+    let mut sink = FileSink::create(options(&path)).expect("a sink");
+    write(&mut sink, 0, 60).expect("room");
+    sink.close(&[]).expect("a complete file");
+    let error = crate::index::build(path.to_str().expect("a path"), |_| None).expect_err("no index");
+    assert!(
+        error
+            .to_string()
+            .ends_with("a compressed file has no index, as it is read from its start: decompress it first")
+    );
+}
