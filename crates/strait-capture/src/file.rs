@@ -2,18 +2,21 @@
 //!
 //! The `file` path of a session and `strait replay` use it. A packet is lent from the read buffer
 //! and must be dropped before the next one is read. The reader seeks only for
-//! [`FileReader::skip_to`], so that pipes work.
+//! [`FileReader::skip_to`], so that pipes work. A compressed file is decompressed as it is read.
+
+mod source;
 
 use std::fs::File;
-use std::io::{self, Read, Seek as _, SeekFrom};
+use std::io;
 use std::os::fd::AsFd;
 use std::task::Poll;
 use std::time::Duration;
 
-use strait_os::wait;
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
 
+use crate::compression::{Compression, Defect};
 use crate::frame::Direction;
+use source::{Filled, Pipe, Source, SourceError};
 
 /// Bytes read at once. The buffer grows only for a longer block, to that block's length; the
 /// decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
@@ -45,6 +48,29 @@ pub enum FileError {
         offset: u64,
         /// Size of the file.
         end: u64,
+    },
+    /// A compressed file ends within a frame. All packets before its end were lent.
+    #[error("{file} is cut at byte {end}: its {compression} data is incomplete")]
+    CutCompression {
+        /// The path, or `standard input`.
+        file: String,
+        /// Name of the compression.
+        compression: &'static str,
+        /// Size of the compressed file.
+        end: u64,
+    },
+    /// A compressed file is damaged, or needs what the reader does not have. All packets before
+    /// this place were lent.
+    #[error("{file}: {defect}{}", place_of(*defect, compression, *offset))]
+    Compression {
+        /// The path, or `standard input`.
+        file: String,
+        /// Name of the compression.
+        compression: &'static str,
+        /// Offset in the compressed file before which the defect is.
+        offset: u64,
+        /// The defect.
+        defect: Defect,
     },
     /// The file is no capture file, or has an invalid block. All earlier packets were lent.
     #[error("{file}: {source}")]
@@ -103,7 +129,7 @@ pub struct FileInterface {
 #[derive(Debug)]
 pub struct FileReader {
     name: String,
-    source: File,
+    source: Source,
     decoder: Decoder,
     buffer: Vec<u8>,
     /// Start and end in `buffer` of the bytes that are read and not decoded.
@@ -133,7 +159,7 @@ impl FileReader {
     pub fn new(source: File, name: String) -> Result<Self, FileError> {
         let mut reader = Self {
             name,
-            source,
+            source: Source::new(source),
             decoder: Decoder::new(),
             buffer: vec![0; READ_BYTES],
             start: 0,
@@ -142,6 +168,7 @@ impl FileReader {
             skipped_sections: 0,
             packet_offset: 0,
         };
+        reader.find_compression()?;
         while reader.interfaces.is_empty() && reader.peek(Pipe::Block)? == Front::Other {
             reader.store_block()?;
         }
@@ -167,7 +194,7 @@ impl FileReader {
     /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` has passed.
     /// For a file it returns at once.
     pub fn wait(&self, timeout: Duration) -> Result<(), FileError> {
-        self.is_readable(timeout).map(drop)
+        self.source.is_readable(timeout).map(drop).map_err(|error| self.failed(error))
     }
 
     /// Decodes blocks up to the next packet.
@@ -219,12 +246,22 @@ impl FileReader {
         self.skipped_sections
     }
 
-    /// Returns the number of bytes decoded so far.
+    /// Returns the compression of the file, if it is compressed.
+    pub fn compression(&self) -> Option<Compression> {
+        self.source.compression()
+    }
+
+    /// Returns the number of bytes decoded so far; of the content of a compressed file.
     pub fn offset(&self) -> u64 {
         self.decoder.offset()
     }
 
-    /// Returns the offset of the last packet's block in the file.
+    /// Returns the number of bytes of the file that were decoded or decompressed so far.
+    pub fn file_offset(&self) -> u64 {
+        self.source.packed_offset().unwrap_or_else(|| self.offset())
+    }
+
+    /// Returns the offset of the last packet's block in the file, or in its content.
     pub fn packet_offset(&self) -> u64 {
         self.packet_offset
     }
@@ -246,7 +283,7 @@ impl FileReader {
     /// skipped blocks must describe no interface and start no section.
     ///
     /// # Errors
-    /// The file cannot seek, as a pipe.
+    /// The file cannot seek, as a pipe or a compressed file.
     pub fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         let skipped = offset.saturating_sub(self.decoder.offset());
         self.decoder.skip(skipped);
@@ -256,8 +293,20 @@ impl FileReader {
             return Ok(());
         }
         (self.start, self.end) = (0, 0);
-        let position = self.source.seek(SeekFrom::Start(self.decoder.offset()));
-        position.map(drop).map_err(|source| self.failed(source))
+        let position = self.source.seek(self.decoder.offset());
+        position.map_err(|error| self.failed(error))
+    }
+
+    /// Reads the first bytes, and decompresses the file if they are those of a compressed one.
+    fn find_compression(&mut self) -> Result<(), FileError> {
+        while self.end < source::MAGIC_BYTES && self.fill(source::MAGIC_BYTES, Pipe::Block)? == Filled::More {
+        }
+        let start = &self.buffer[..self.end];
+        if let Some(compression) = Compression::of_magic(start) {
+            self.source.decompress(compression, start).map_err(|error| self.failed(error))?;
+            self.end = 0;
+        }
+        Ok(())
     }
 
     /// Reads until there is a complete block at the start of the buffer, and returns its kind.
@@ -269,22 +318,21 @@ impl FileReader {
                 Peek::Other(_) => return Ok(Front::Other),
                 Peek::NeedMore(bytes) => bytes,
             };
-            if pipe == Pipe::NonBlocking && !self.is_readable(Duration::ZERO)? {
-                return Ok(Front::Pending);
+            match self.fill(wanted, pipe)? {
+                Filled::More => continue,
+                Filled::Pending => return Ok(Front::Pending),
+                Filled::End => {}
             }
-            if !self.fill(wanted)? {
-                let rest = &self.buffer[self.start..self.end];
-                return match self.decoder.finish(rest) {
-                    Ok(()) => Ok(Front::End),
-                    Err(error) => Err(describe(&self.name, error)),
-                };
-            }
+            let rest = &self.buffer[self.start..self.end];
+            return match self.decoder.finish(rest) {
+                Ok(()) => Ok(Front::End),
+                Err(error) => Err(describe(&self.name, error)),
+            };
         }
     }
 
-    /// Reads once, with room for `wanted` bytes from `start` on. Returns false at the end of the
-    /// file.
-    fn fill(&mut self, wanted: usize) -> Result<bool, FileError> {
+    /// Reads once, with room for `wanted` bytes from `start` on.
+    fn fill(&mut self, wanted: usize, pipe: Pipe) -> Result<Filled, FileError> {
         if self.start + wanted > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -293,28 +341,23 @@ impl FileReader {
                 self.buffer.resize(wanted, 0);
             }
         }
-        loop {
-            match self.source.read(&mut self.buffer[self.end..]) {
-                Ok(bytes) => {
-                    self.end += bytes;
-                    return Ok(bytes > 0);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(self.failed(source)),
+        let filled = self.source.fill(&mut self.buffer[self.end..], pipe);
+        let (filled, bytes) = filled.map_err(|error| self.failed(error))?;
+        self.end += bytes;
+        Ok(filled)
+    }
+
+    fn failed(&self, error: SourceError) -> FileError {
+        let file = self.name.clone();
+        match error {
+            SourceError::Io(source) => FileError::Io { operation: "read", file, source },
+            SourceError::Cut { compression, end } => {
+                FileError::CutCompression { file, compression: compression.name(), end }
+            }
+            SourceError::Defect { compression, offset, defect } => {
+                FileError::Compression { file, compression: compression.name(), offset, defect }
             }
         }
-    }
-
-    /// Returns true if a read returns at once, with bytes or with an error.
-    fn is_readable(&self, timeout: Duration) -> Result<bool, FileError> {
-        match wait::readable([Some(self.source.as_fd())], timeout) {
-            Ok([source]) => Ok(source.readable || source.failed),
-            Err(error) => Err(self.failed(io::Error::from_raw_os_error(error.errno().unwrap_or_default()))),
-        }
-    }
-
-    fn failed(&self, source: io::Error) -> FileError {
-        FileError::Io { operation: "read", file: self.name.clone(), source }
     }
 
     /// Decodes the block at the start of the buffer, which has no packet, and stores its
@@ -346,11 +389,12 @@ enum Front {
     End,
 }
 
-/// Reaction to a pipe without bytes to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pipe {
-    Block,
-    NonBlocking,
+/// Returns the place of damage, in parentheses.
+fn place_of(defect: Defect, compression: &str, offset: u64) -> String {
+    match defect {
+        Defect::Damaged(_) => format!(" ({compression} data before byte {offset})"),
+        _ => String::new(),
+    }
 }
 
 /// Returns the start of a name. A file can have 65,536 interfaces with names of 64 KiB.

@@ -134,7 +134,13 @@ pub fn build(
     }
     let before = identity(&capture).map_err(failed("read"))?;
     let copy = capture.try_clone().map_err(failed("read"))?;
-    let builder = index_packets(FileReader::new(copy, path.to_owned())?, &mut flow_of)?;
+    let reader = FileReader::new(copy, path.to_owned())?;
+    if reader.compression().is_some() {
+        return Err(refused(
+            "a compressed file has no index, as it is read from its start: decompress it first",
+        ));
+    }
+    let builder = index_packets(reader, &mut flow_of)?;
     if identity(&capture).map_err(failed("read"))? != before {
         return Err(refused("it is being written: index it when it is complete"));
     }

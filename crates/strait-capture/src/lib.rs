@@ -27,6 +27,7 @@
 
 mod batch;
 mod booking;
+mod compression;
 mod counters;
 mod directions;
 mod error;
@@ -54,6 +55,7 @@ mod watch;
 mod zerocopy;
 
 pub use batch::{Batch, Frames};
+pub use compression::{Compression, Defect as CompressionDefect};
 pub use directions::Directions;
 pub use error::Error;
 pub use filter::{FilterCompiler, check as check_filter, is_filter};

@@ -40,8 +40,9 @@ pub(crate) struct Args {
     /// Print the tables that --to writes, and their columns
     #[arg(long, conflicts_with_all = ["interface", "read", "list_interfaces"])]
     schema: bool,
-    /// Read packets from a pcap or pcapng file, `-` for standard input, instead of an interface;
-    /// with --to also from several files: repeat it, or give a quoted pattern, as in 'day/*.pcap'
+    /// Read packets from a pcap or pcapng file, also compressed by zstd, gzip or lz4, `-` for
+    /// standard input, instead of an interface; with --to also from several files: repeat it, or
+    /// give a quoted pattern, as in 'day/*.pcap'
     #[arg(short, long, value_name = "FILE")]
     read: Vec<String>,
     /// Stop after this many packets

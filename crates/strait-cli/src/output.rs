@@ -109,7 +109,8 @@ impl Sink for Output {
     fn start(&mut self) -> Result<(), Error> {
         match self {
             Self::Tables(tables) => tables.start(),
-            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
+            Self::File(file) => file.start(),
+            Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::parse::Rate;
 /// Options of `strait replay`.
 #[derive(ClapArgs)]
 pub(crate) struct Args {
-    /// pcap or pcapng file with Ethernet frames
+    /// pcap or pcapng file with Ethernet frames, also compressed by zstd, gzip or lz4
     file: String,
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "IF")]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::task::Poll;
 
 use strait_pcapng::{Format, Interface, Packet, Section, Statistics, pcap, pcapng};
 
@@ -149,4 +150,77 @@ fn file_of_another_format_is_refused_when_opened() {
     assert!(missing.starts_with("open /nowhere/at/all.pcap: No such file"), "{missing}");
     let directory = FileReader::open("/").expect_err("a directory").to_string();
     assert!(directory.starts_with("read /: Is a directory"), "{directory}");
+}
+
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(content).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+fn zstd(content: &[u8]) -> Vec<u8> {
+    zstd::stream::encode_all(content, 1).expect("memory")
+}
+
+#[test]
+fn compressed_file_is_read_like_its_content() {
+    let content = a_file(3000, &[7; 700]);
+    let (first, second) = content.split_at(10_000);
+    for packed in [gzip(&content), zstd(&content), [zstd(first), zstd(second)].concat()] {
+        let mut reader = reader(&packed).expect("a whole file");
+        assert!(reader.compression().is_some());
+        assert_eq!((reader.format(), reader.link_type()), (Some(Format::Pcapng), 1));
+        assert!(matches!(count(&mut reader), (3000, Ok(()))));
+        assert_eq!(reader.offset(), content.len() as u64);
+        assert!(reader.skip_to(u64::MAX).is_err(), "a compressed file cannot seek");
+    }
+}
+
+#[test]
+fn cut_or_damaged_compression_gives_the_packets_before_and_one_line() {
+    let content = a_file(40_000, &[7; 100]);
+    let mut packed = gzip(&content);
+    let cut = packed.len() - 20;
+    let mut cut_reader = reader(&packed[..cut]).expect("a file with an interface");
+    let (packets, end) = count(&mut cut_reader);
+    assert!(packets > 35_000, "{packets}");
+    let expected = format!("test.pcapng is cut at byte {cut}: its gzip data is incomplete");
+    assert_eq!(end.expect_err("a cut file").to_string(), expected);
+    *packed.last_mut().expect("bytes") ^= 1;
+    let mut damaged = reader(&packed).expect("a file with an interface");
+    let (packets, end) = count(&mut damaged);
+    let end = end.expect_err("a damaged file").to_string();
+    assert_eq!(packets, 40_000);
+    let length = packed.len();
+    let place = format!("(gzip data before byte {length})");
+    assert_eq!(end, format!("test.pcapng: damaged: the checksum is wrong {place}"));
+    assert_eq!(count(&mut damaged).1.expect_err("again").to_string(), end);
+}
+
+#[test]
+fn compressed_pipe_gives_packets_without_waiting_for_more() {
+    let content = a_file(2, b"packet");
+    let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).expect("memory");
+    let (read, mut write) = std::io::pipe().expect("a pipe");
+    // The last packet is in the second block, and the statistics are.
+    let (first, second) = content.split_at(content.len() - 30);
+    encoder.write_all(first).expect("memory");
+    encoder.flush().expect("memory");
+    write.write_all(encoder.get_ref()).expect("room");
+    let sent = encoder.get_ref().len();
+    let source = File::from(std::os::fd::OwnedFd::from(read));
+    let mut reader = FileReader::new(source, "standard input".into()).expect("a file with an interface");
+    assert!(matches!(reader.try_next(), Ok(Poll::Ready(Some(_)))));
+    assert!(matches!(reader.try_next(), Ok(Poll::Ready(Some(_)))));
+    for _ in 0..100 {
+        assert!(matches!(reader.try_next(), Ok(Poll::Pending)), "the statistics are incomplete");
+    }
+    encoder.write_all(second).expect("memory");
+    let packed = encoder.finish().expect("memory");
+    let (last, rest) = packed[sent..].split_at(1);
+    write.write_all(last).expect("room");
+    assert!(matches!(reader.try_next(), Ok(Poll::Pending)), "the block is incomplete");
+    write.write_all(rest).expect("room");
+    drop(write);
+    assert!(matches!(reader.try_next(), Ok(Poll::Ready(None))));
 }

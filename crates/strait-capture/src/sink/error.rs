@@ -75,6 +75,9 @@ pub enum SinkError {
         /// Present location of the capture, as a sentence.
         location: String,
     },
+    /// The thread that compresses could not be started.
+    #[error("start a thread that compresses: {0}")]
+    Thread(Arc<io::Error>),
     /// The format cannot hold this frame or interface.
     #[error(transparent)]
     Format(#[from] strait_pcapng::Error),

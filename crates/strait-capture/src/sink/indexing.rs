@@ -73,7 +73,7 @@ impl Indexing {
         let identity = Identity { bytes, modified_ns, digest: self.ends.digest() };
         let encoded = builder.finish(&identity).ok_or("it is too long, use --rotate-mib")?;
         let write = || -> Result<Option<CompleteFile>, SinkError> {
-            let complete = Output::create(&Target::Path(path_of(name)), &encoded)?.finish(false)?;
+            let complete = Output::create(&Target::Path(path_of(name)), &encoded, None)?.finish(false)?;
             Ok(complete.place)
         };
         write().map_err(|error| error.to_string())?.ok_or_else(|| "its name is that of a device".into())

@@ -4,12 +4,15 @@
 //! One thread uses it, for `strait capture -w` and every program that stores packets. A file is
 //! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed
 //! leaves a `.part` that is readable up to the last flush, and a full disk leaves only whole
-//! blocks. docs/internals/files.md draws it.
+//! blocks. A compressed file is written likewise: each write completes a block of the compression,
+//! and a second thread can compress full buffers.
+//! docs/internals/files.md draws it.
 //!
 //! It reads no clock per packet: rotation follows the frames' timestamps, flushing follows the
 //! caller's `now`. It never calls `fsync`, never drops a packet silently and never prints.
 
 mod blocks;
+mod compressor;
 mod error;
 mod indexing;
 mod options;
@@ -17,6 +20,7 @@ mod output;
 mod series;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,12 +30,15 @@ pub use indexing::FlowOf;
 pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 
+use crate::compression::Compression;
 use crate::frame::Frame;
 use blocks::Blocks;
+use compressor::Compressor;
 use indexing::Indexing;
 use output::{Complete, CompleteFile, Output};
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
+use worker::{Task, Worker};
 
 /// Bytes of whole blocks that are buffered before a `write(2)`: few enough to be still in a 1 MiB
 /// second-level cache when they are copied into the page cache, and so many that the system calls
@@ -40,6 +47,10 @@ pub const FLUSH_BYTES: usize = 256 << 10;
 
 /// Maximum time for which [`FileSink::flush_due`] leaves blocks in memory.
 pub const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes of blocks that are compressed to find if a file is near its limit. Fewer would make small
+/// blocks, which compress badly.
+const COMPRESSED_BYTES_MIN: usize = 16 << 10;
 
 /// Number of other names to try if the name of a later file is refused.
 const OTHER_NAMES_MAX: usize = 3;
@@ -53,6 +64,8 @@ pub struct Summary {
     pub lost: u64,
     /// Bytes written.
     pub bytes: u64,
+    /// Bytes before compression; `bytes` if the files are not compressed.
+    pub content_bytes: u64,
     /// Files completed.
     pub files: u64,
     /// Files deleted by the ring.
@@ -88,8 +101,13 @@ pub struct Summary {
 pub struct FileSink {
     options: SinkOptions,
     series: Series,
-    /// Current file; `None` after it could not be opened or was closed.
+    /// Current file; `None` after it could not be opened or was closed, and while the worker has
+    /// it.
     output: Option<Output>,
+    worker: Option<Worker>,
+    passed: Option<Passed>,
+    /// Buffer that the worker has returned.
+    spare: Vec<u8>,
     blocks: Blocks,
     buffer: Vec<u8>,
     /// Number of packets in the buffer.
@@ -105,6 +123,16 @@ pub struct FileSink {
     renamed: Option<Renamed>,
     index: Option<Indexing>,
     summary: Summary,
+}
+
+/// Account of the buffer that the worker has.
+#[derive(Debug)]
+struct Passed {
+    packets: u64,
+    /// Bytes of the file before, and of the buffer.
+    bytes: u64,
+    content_bytes: u64,
+    name: String,
 }
 
 /// File of a rotation that got another name, because a directory or another user's file has its
@@ -127,7 +155,7 @@ impl FileSink {
     /// each complete file. `flow_of` identifies the flows of frames.
     ///
     /// # Errors
-    /// As for [`FileSink::create`]; the target is no regular file.
+    /// As for [`FileSink::create`]; the target is no regular file, or is compressed.
     pub fn create_indexed(options: SinkOptions, flow_of: FlowOf) -> Result<Self, SinkError> {
         let index = Indexing::new(flow_of, &options);
         Self::open(options, Some(index))
@@ -135,10 +163,15 @@ impl FileSink {
 
     fn open(options: SinkOptions, mut index: Option<Indexing>) -> Result<Self, SinkError> {
         options.check()?;
+        if index.is_some() && options.compression.is_some() {
+            let fault =
+                "a compressed file has no index: leave out --index, or give a name without .zst, .gz or .lz4";
+            return Err(SinkError::Usage(fault.into()));
+        }
         let mut series = Series::new(&options)?;
         let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
         let blocks = Blocks::begin(&mut buffer, &options)?;
-        let output = Output::create(&series.target(options.start_ns)?, &buffer)?;
+        let output = Output::create(&series.target(options.start_ns)?, &buffer, options.compression)?;
         if index.is_some() && !output.is_renamed() {
             return Err(SinkError::Usage("an index needs the name of a file".into()));
         }
@@ -151,6 +184,9 @@ impl FileSink {
             rotate_at_ns: boundary_after(options.start_ns, &options),
             last_ns: options.start_ns,
             output: Some(output),
+            worker: None,
+            passed: None,
+            spare: Vec::new(),
             options,
             series,
             blocks,
@@ -187,12 +223,79 @@ impl FileSink {
         }
         self.buffered_packets += 1;
         self.last_ns = self.last_ns.max(frame.timestamp_ns);
-        if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+        if self.buffer.len() < FLUSH_BYTES {
+            Ok(())
+        } else if self.worker.is_some() {
+            self.pass_on()
+        } else {
+            self.flush()
+        }
+    }
+
+    /// Starts a thread that compresses full buffers, if the files are compressed. It gets the
+    /// capabilities and the CPUs of the calling thread. Without it the thread that writes frames
+    /// compresses.
+    ///
+    /// # Errors
+    /// The system has too many threads.
+    pub fn start(&mut self) -> Result<(), SinkError> {
+        if self.options.compression.is_some() && self.worker.is_none() {
+            let failed = |error: std::io::Error| SinkError::Thread(error.into());
+            self.worker = Some(Worker::start().map_err(failed)?);
+            self.spare.reserve(self.buffer.capacity());
+        }
+        Ok(())
+    }
+
+    /// Passes the buffer to the worker, after it has returned the one before.
+    fn pass_on(&mut self) -> Result<(), SinkError> {
+        self.settle()?;
+        let Some(worker) = &self.worker else { return self.flush() };
+        let Some(output) = self.output.take() else { return Ok(()) };
+        self.spare.clear();
+        let packets = std::mem::take(&mut self.buffered_packets);
+        let blocks = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
+        let (bytes, content_bytes) = (output.bytes(), blocks.len() as u64);
+        let passed = Passed { packets, bytes, content_bytes, name: output.name() };
+        match worker.pass(Task { output, blocks, packets, result: Ok(()) }) {
+            Ok(()) => self.passed = Some(passed),
+            Err(task) => {
+                self.worker = None;
+                (self.output, self.buffer, self.buffered_packets) =
+                    (Some(task.output), task.blocks, task.packets);
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the worker has returned the file. If it could not write its buffer, the packets
+    /// that wait for the next write are lost as well.
+    fn settle(&mut self) -> Result<(), SinkError> {
+        let Some(passed) = self.passed.take() else { return Ok(()) };
+        let result = match self.worker.as_ref().and_then(Worker::wait) {
+            Some(task) => {
+                self.output = Some(task.output);
+                self.spare = task.blocks;
+                task.result
+            }
+            None => Err(std::io::Error::other("the thread that compresses has ended")),
+        };
+        let Err(cause) = result else {
+            self.written_packets += passed.packets;
+            return Ok(());
+        };
+        self.buffer.clear();
+        self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);
+        let error = SinkError::write(passed.name, self.written_packets, passed.bytes, cause);
+        self.failure = Some(error.clone());
+        Err(error)
     }
 
     /// Writes the buffered blocks. Call it when no frame is ready, and [`FileSink::flush_due`]
     /// otherwise.
     pub fn flush(&mut self) -> Result<(), SinkError> {
+        self.settle()?;
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
         let buffered_packets = std::mem::take(&mut self.buffered_packets);
@@ -246,9 +349,20 @@ impl FileSink {
         self.summary.lost
     }
 
-    /// Returns the number of bytes written to all files or waiting for a flush.
+    /// Returns the number of bytes written to all files or waiting for a flush. Bytes are counted
+    /// after compression.
     pub fn written_bytes(&self) -> u64 {
-        self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
+        let waiting = if self.options.compression.is_some() { 0 } else { self.buffer.len() as u64 };
+        self.summary.bytes + self.file_bytes() + waiting
+    }
+
+    /// Returns the size of the current file, without the buffer of the worker.
+    #[inline]
+    fn file_bytes(&self) -> u64 {
+        match &self.output {
+            Some(output) => output.bytes(),
+            None => self.passed.as_ref().map_or(0, |passed| passed.bytes),
+        }
     }
 
     /// Writes the statistics blocks (those of [`FileSink::note_statistics`] if `statistics` is
@@ -270,10 +384,28 @@ impl FileSink {
 
     #[inline]
     fn is_past_a_limit(&self, frame: &FrameRef<'_>) -> bool {
-        let written = self.output.as_ref().map_or(0, Output::bytes);
+        let written = self.file_bytes();
         let block = (frame.bytes.len() + packet_overhead(frame)) as u64;
-        let after = written + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
-        after > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+        let passed = self.passed.as_ref().map_or(0, |passed| passed.content_bytes);
+        let waiting = passed + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
+        let overhead = self.options.compression.map_or(0, |_| Compressor::overhead_max(waiting));
+        written + waiting + overhead > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+    }
+
+    /// Compresses the waiting blocks, after which the file may be within its limit. Returns true if
+    /// it is.
+    fn fits_compressed(&mut self, frame: &FrameRef<'_>) -> Result<bool, SinkError> {
+        if self.passed.is_some() {
+            self.settle()?;
+            if !self.is_past_a_limit(frame) {
+                return Ok(true);
+            }
+        }
+        if self.options.compression.is_none() || self.buffer.len() < COMPRESSED_BYTES_MIN {
+            return Ok(false);
+        }
+        self.flush()?;
+        Ok(!self.is_past_a_limit(frame))
     }
 
     /// Opens the next file if the frame exceeds a limit of the current one.
@@ -284,6 +416,9 @@ impl FileSink {
         }
         if frame.timestamp_ns >= self.rotate_at_ns {
             self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
+        }
+        if self.fits_compressed(frame)? {
+            return Ok(());
         }
         // A file without packets is never completed because of a limit.
         if self.written_packets + self.buffered_packets == 0 {
@@ -299,7 +434,8 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
-        let opened = self.series.target(opened_ns).and_then(|target| open_next(&target, &self.buffer));
+        let target = self.series.target(opened_ns);
+        let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.compression));
         if let Some(index) = &mut self.index {
             index.start(&self.buffer);
         }
@@ -328,9 +464,15 @@ impl FileSink {
             let _ = self.blocks.statistics(&mut self.buffer, &statistics);
         }
         let flushed = self.flush();
-        let Some(output) = self.output.take() else { return flushed };
-        self.summary.packets += std::mem::take(&mut self.written_packets);
+        let Some(mut output) = self.output.take() else { return flushed };
+        let written_packets = std::mem::take(&mut self.written_packets);
+        let ended = output.end();
+        let flushed = flushed.and_then(|()| {
+            ended.map_err(|cause| SinkError::write(output.name(), written_packets, output.bytes(), cause))
+        });
+        self.summary.packets += written_packets;
         self.summary.bytes += output.bytes();
+        self.summary.content_bytes += output.content_bytes();
         let Complete { name, taken, place } = output.finish(self.series.can_rename())?;
         if let Some(taken) = taken {
             self.note_renamed(taken, name.clone());
@@ -393,13 +535,17 @@ impl Drop for FileSink {
 /// Opens the next file of a rotation. In a directory such as /tmp another user can predict its name
 /// and create the name or its `.part`; the file then gets another name. Returns the refused name,
 /// too.
-fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>), SinkError> {
-    let refusal = match Output::create(target, header) {
+fn open_next(
+    target: &Target,
+    header: &[u8],
+    compression: Option<Compression>,
+) -> Result<(Output, Option<PathBuf>), SinkError> {
+    let refusal = match Output::create(target, header, compression) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
         opened => return Ok((opened?, None)),
     };
     for _ in 0..OTHER_NAMES_MAX {
-        if let Ok(output) = Output::create(&Series::random_instead_of(target), header) {
+        if let Ok(output) = Output::create(&Series::random_instead_of(target), header, compression) {
             let taken = match target {
                 Target::Path(path) => Some(path.clone()),
                 Target::Stdout => None,

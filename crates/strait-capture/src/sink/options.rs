@@ -9,6 +9,7 @@ use std::time::Duration;
 use strait_pcapng::{Format, LinkType};
 
 use super::error::SinkError;
+use crate::compression::Compression;
 
 /// Minimum limit of rotation by size.
 pub const ROTATE_BYTES_MIN: u64 = 4096;
@@ -16,9 +17,8 @@ pub const ROTATE_BYTES_MIN: u64 = 4096;
 /// Maximum number of files that a ring keeps.
 pub const RING_FILES_MAX: usize = 100_000;
 
-/// Suffixes of compressed files, and the programs that write such files.
-const COMPRESSORS: [(&str, &str); 5] =
-    [(".zst", "zstd"), (".gz", "gzip"), (".lz4", "lz4"), (".xz", "xz"), (".bz2", "bzip2")];
+/// Suffixes of compressed files that are not written, and the programs that write such files.
+const COMPRESSORS: [(&str, &str); 2] = [(".xz", "xz"), (".bz2", "bzip2")];
 
 /// Destination of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,10 @@ pub struct SinkOptions {
     pub target: Target,
     /// pcapng, or pcap with nanoseconds.
     pub format: Format,
-    /// A file is completed before it would grow past this; at least [`ROTATE_BYTES_MIN`].
+    /// Compression of the files.
+    pub compression: Option<Compression>,
+    /// A file is completed before it would grow past this; at least [`ROTATE_BYTES_MIN`]. Bytes of
+    /// a compressed file are those after compression.
     pub rotate_bytes: Option<u64>,
     /// A file is completed by the first frame that is captured this long after the start of the
     /// file's period; the first period starts at `start_ns`.
@@ -82,11 +85,17 @@ pub struct SinkOptions {
 }
 
 impl SinkOptions {
-    /// Returns the options of one pcapng file of one Ethernet interface without a name.
+    /// Returns the options of one pcapng file of one Ethernet interface without a name. The name of
+    /// the file selects its compression.
     pub fn new(target: Target, start_ns: u64) -> Self {
+        let compression = match &target {
+            Target::Path(path) => Compression::of_name(path),
+            Target::Stdout => None,
+        };
         Self {
             target,
             format: Format::Pcapng,
+            compression,
             rotate_bytes: None,
             rotate_every: None,
             ring_files: None,
@@ -135,14 +144,14 @@ impl SinkOptions {
         self.compressed_name()
     }
 
-    /// Returns the error of a name with a suffix of compressed files, which are not written.
+    /// Returns the error of a name with a suffix of compressed files that are not written.
     fn compressed_name(&self) -> Option<String> {
         let Target::Path(path) = &self.target else { return None };
         let name = path.to_string_lossy();
         COMPRESSORS.iter().find(|(ending, _)| name.to_ascii_lowercase().ends_with(ending)).map(
             |(ending, program)| {
                 format!(
-                    "{name}: {ending} files are not supported, capture files are not compressed: use -w - | {program} > {name}"
+                    "{name}: {ending} files are not supported: give a name in .zst, .gz or .lz4, or use -w - | {program} > {name}"
                 )
             },
         )

@@ -19,9 +19,11 @@ use rustix::io::Errno;
 use strait_os::output::{self, RenameError};
 
 use super::blocks::Blocks;
+use super::compressor::Compressor;
 use super::error::SinkError;
 use super::options::Target;
 use super::series::with_random;
+use crate::compression::Compression;
 
 /// Suffix of an unfinished file.
 const UNFINISHED: &str = ".part";
@@ -40,10 +42,22 @@ pub(super) struct Output {
     file: File,
     place: Place,
     bytes: u64,
+    /// Bytes before compression; `bytes` without it.
+    content_bytes: u64,
+    coding: Coding,
     /// True for a regular file, which can be truncated.
     regular: bool,
     /// New name of the `.part` that a killed capture left.
     set_aside: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+enum Coding {
+    /// The file holds the blocks as they are.
+    Plain,
+    Compressed(Compressor),
+    /// A write of compressed blocks failed, or the frame has ended: nothing can follow.
+    Ended,
 }
 
 #[derive(Debug)]
@@ -77,22 +91,34 @@ pub(super) struct Partial {
 
 impl Output {
     /// Creates the file and writes `header` to it.
-    pub(super) fn create(target: &Target, header: &[u8]) -> Result<Self, SinkError> {
+    pub(super) fn create(
+        target: &Target,
+        header: &[u8],
+        compression: Option<Compression>,
+    ) -> Result<Self, SinkError> {
         let opened = match target {
             Target::Stdout => Self::stdout(),
             Target::Path(path) => match output::find(path) {
                 Ok(output::SafeOutput::Stream(file)) => Ok(Self::in_place(path, file)),
-                Ok(output::SafeOutput::File(entry)) => return Self::unfinished(*entry)?.begin(header),
+                Ok(output::SafeOutput::File(entry)) => {
+                    return Self::unfinished(*entry)?.begin(header, compression);
+                }
                 Err(error) => Err(error),
             },
         };
-        opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header)
+        opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header, compression)
     }
 
     /// Returns the size of the file, which has only whole blocks.
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Returns the size of the content before compression; that of the file if it is not
+    /// compressed.
+    pub(super) fn content_bytes(&self) -> u64 {
+        self.content_bytes
     }
 
     /// Returns true for a regular file that is renamed when it is complete.
@@ -113,17 +139,58 @@ impl Output {
     }
 
     /// Writes a run of whole blocks. After a failure in the middle it truncates the file to the
-    /// last whole block.
+    /// last whole block, or a compressed file to its state before.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
+        if !matches!(self.coding, Coding::Plain) {
+            return self.compress(blocks).map_err(|cause| Partial { packets: 0, cause });
+        }
         let (written, result) = write_all(&mut self.file, blocks);
         let Err(cause) = result else {
             self.bytes += written as u64;
+            self.content_bytes += written as u64;
             return Ok(());
         };
         let (whole, packets) = format.whole(&blocks[..written]);
         self.bytes += whole as u64;
+        self.content_bytes += whole as u64;
         self.cut((written - whole) as u64);
         Err(Partial { packets, cause })
+    }
+
+    /// Compresses blocks, and writes all or nothing of them.
+    pub(super) fn compress(&mut self, blocks: &[u8]) -> io::Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        // It is kept only after success: the state of the frame is not that of the file otherwise.
+        let Coding::Compressed(mut compressor) = std::mem::replace(&mut self.coding, Coding::Ended) else {
+            return Err(io::Error::other("a write of compressed blocks failed before"));
+        };
+        let packed = compressor.compress(blocks)?;
+        let (written, result) = write_all(&mut self.file, packed);
+        if result.is_err() {
+            self.cut(written as u64);
+            return result;
+        }
+        self.bytes += written as u64;
+        self.content_bytes += blocks.len() as u64;
+        self.coding = Coding::Compressed(compressor);
+        Ok(())
+    }
+
+    /// Writes the end of a compressed file. After a failed write it has no end: readers report that
+    /// after its last packet.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        let Coding::Compressed(compressor) = std::mem::replace(&mut self.coding, Coding::Ended) else {
+            return Ok(());
+        };
+        let end = compressor.finish()?;
+        let (written, result) = write_all(&mut self.file, &end);
+        match &result {
+            Ok(()) => self.bytes += written as u64,
+            Err(_) => self.cut(written as u64),
+        }
+        result
     }
 
     /// Renames a regular file to its final name and replaces a file of that name; with `can_rename`
@@ -138,12 +205,17 @@ impl Output {
     fn stdout() -> io::Result<Self> {
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        Ok(Self { file, place: Place::InPlace("standard output".into()), bytes: 0, regular, set_aside: None })
+        Ok(Self::empty(file, Place::InPlace("standard output".into()), regular))
     }
 
     fn in_place(path: &Path, file: File) -> Self {
         let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular, set_aside: None }
+        Self::empty(file, Place::InPlace(path.to_owned()), regular)
+    }
+
+    fn empty(file: File, place: Place, regular: bool) -> Self {
+        let coding = Coding::Plain;
+        Self { file, place, bytes: 0, content_bytes: 0, coding, regular, set_aside: None }
     }
 
     /// Creates and locks `NAME.part` for a regular file.
@@ -159,13 +231,23 @@ impl Output {
             }
             Err(source) => return Err(SinkError::create(path, source)),
         };
-        Ok(Self { file, place: Place::Renamed(part), bytes: 0, regular: true, set_aside })
+        Ok(Self { set_aside, ..Self::empty(file, Place::Renamed(part), true) })
     }
 
     /// Writes the header. If this fails the file is removed.
-    fn begin(mut self, header: &[u8]) -> Result<Self, SinkError> {
-        let (written, result) = write_all(&mut self.file, header);
-        self.bytes = written as u64;
+    fn begin(mut self, header: &[u8], compression: Option<Compression>) -> Result<Self, SinkError> {
+        let result = match compression.map(Compressor::new).transpose() {
+            Ok(Some(compressor)) => {
+                self.coding = Coding::Compressed(compressor);
+                self.compress(header)
+            }
+            Ok(None) => {
+                let (written, result) = write_all(&mut self.file, header);
+                (self.bytes, self.content_bytes) = (written as u64, written as u64);
+                result
+            }
+            Err(error) => Err(error),
+        };
         let Err(cause) = result else { return Ok(self) };
         if let Place::Renamed(part) = &self.place
             && part.is_entry_of(&self.file)

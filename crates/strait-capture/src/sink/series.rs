@@ -18,6 +18,7 @@ use time::{Month, OffsetDateTime};
 use super::error::SinkError;
 use super::options::{SinkOptions, Target};
 use super::output::{CompleteFile, unfinished};
+use crate::compression::Compression;
 
 /// Maximum number of names tried for one file before it gets a random one.
 const NAMES_TRIED_MAX: u64 = 10_000;
@@ -197,10 +198,13 @@ fn numbered(path: &Path, number: u64, opened_ns: u64) -> PathBuf {
     with_suffix(path, &format!("_{number:05}_{}", utc(opened_ns / 1_000_000_000)))
 }
 
+/// Returns `path` with a suffix before its extension, and before that of its compression.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    let plain = Compression::strip(path);
+    let mut name = plain.file_stem().unwrap_or_default().to_owned();
     name.push(suffix);
-    if let Some(extension) = path.extension() {
+    let compression = Compression::of_name(path).and_then(|_| path.extension());
+    for extension in plain.extension().into_iter().chain(compression) {
         name.push(".");
         name.push(extension);
     }
@@ -252,5 +256,7 @@ mod tests {
         let name = |path: &str, number| numbered(Path::new(path), number, 86_400_000_000_000);
         assert_eq!(name("dir/a.b.pcapng", 7), Path::new("dir/a.b_00007_19700102000000.pcapng"));
         assert_eq!(name("plain", 100_000), Path::new("plain_100000_19700102000000"));
+        assert_eq!(name("dir/a.b.pcap.GZ", 7), Path::new("dir/a.b_00007_19700102000000.pcap.GZ"));
+        assert_eq!(name("dir.d/plain.zst", 7), Path::new("dir.d/plain_00007_19700102000000.zst"));
     }
 }

@@ -1,5 +1,6 @@
 //! Files of a sink: whole, unfinished, replaced, in pieces, or absent.
 
+mod compressed;
 mod failures;
 mod indexes;
 mod rotation;

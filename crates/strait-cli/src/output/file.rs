@@ -8,12 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
-use strait_capture::Frame;
 use strait_capture::owners::Owners;
 use strait_capture::sink::{
     FileSink, Format, FrameRef, LinkType, Renamed, SinkInterface, SinkOptions, Statistics, Summary, Target,
     frame_ref,
 };
+use strait_capture::{Compression, Frame};
 use strait_ledger::{Grouped, Report};
 use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use strait_os::{clock, output};
@@ -31,16 +31,17 @@ use crate::parse::{count, mebibytes, megabytes, seconds};
 #[group(skip)]
 pub(crate) struct Args {
     /// Write packets to this file, `-` for standard output, instead of printing them; an existing
-    /// file is replaced
+    /// file is replaced. A name in .zst, .gz or .lz4 selects the compression: x.pcapng.zst
     #[arg(short, long, value_name = "FILE", group = "target")]
     write: Option<String>,
     #[command(flatten)]
     tables: TableArgs,
-    /// File format [default: pcap for a name in .pcap or .cap, else pcapng]
+    /// File format [default: pcap for a name in .pcap or .cap, without .gz and the like; else
+    /// pcapng]
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
     /// Start another file before one grows past this many MiB, or as in 500k or 2GiB [default: no
-    /// limit; 128 for --to]
+    /// limit; 128 for --to]. The size is that on disk, after compression
     #[arg(long, value_name = "SIZE", value_parser = rotation)]
     rotate_mib: Option<u64>,
     /// Like --rotate-mib, in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
@@ -61,7 +62,7 @@ pub(crate) struct Args {
     #[arg(short = 'U', long)]
     packet_buffered: bool,
     /// Write an index beside each file, FILE.sidx: with it strait query reads only the needed parts
-    /// of the file
+    /// of the file. Not for a compressed file
     #[arg(long)]
     index: bool,
 }
@@ -238,7 +239,7 @@ fn options(target: Target, source: &Source<'_>) -> SinkOptions {
 /// directions, queues and loss counts. Frames of a capture on all interfaces have their own header
 /// in both formats.
 fn format_of(file: &str) -> Format {
-    let extension = std::path::Path::new(file).extension().unwrap_or_default();
+    let extension = Compression::strip(Path::new(file)).extension().unwrap_or_default();
     let is_pcap = ["pcap", "cap"].iter().any(|pcap| extension.eq_ignore_ascii_case(pcap));
     if is_pcap { Format::Pcap } else { Format::Pcapng }
 }
@@ -284,6 +285,11 @@ impl FileOutput {
                 name.display()
             ));
         }
+    }
+
+    /// Starts the thread that compresses, if the file is compressed.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.sink.start()?)
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
@@ -370,6 +376,10 @@ fn report_unindexed(Summary { unindexed, last_unindexed, .. }: &Summary) {
 /// Formats the line about the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
 fn files_line(summary: &Summary) -> String {
     let Summary { packets, bytes, files, deleted, renamed, first_file, last_file, .. } = summary;
+    let content = match summary.content_bytes {
+        content if content == *bytes => String::new(),
+        content => format!(" ({} before compression)", Grouped(content)),
+    };
     let (packets, bytes) = (Grouped(*packets), Grouped(*bytes));
     let to = match files - deleted {
         0 | 1 => last_file.clone(),
@@ -381,5 +391,5 @@ fn files_line(summary: &Summary) -> String {
         1 => "; one file has another name, because its name was taken".into(),
         many => format!("; {many} files have other names, because their names were taken"),
     };
-    format!("wrote {packets} packets, {bytes} bytes, to {to}{deleted}{renamed}")
+    format!("wrote {packets} packets, {bytes} bytes{content}, to {to}{deleted}{renamed}")
 }

@@ -3,6 +3,7 @@
 
 mod any;
 mod closed;
+mod compressed;
 mod demo;
 mod disk;
 mod doctor;

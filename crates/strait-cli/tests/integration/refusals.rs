@@ -315,8 +315,7 @@ fn unopenable_file_is_a_failure_for_every_command() {
 #[test]
 fn name_of_a_compressed_file_is_refused_with_the_command_to_compress() {
     let directory = tempfile::tempdir().unwrap();
-    for (ending, program) in [("zst", "zstd"), ("GZ", "gzip"), ("lz4", "lz4"), ("xz", "xz"), ("bz2", "bzip2")]
-    {
+    for (ending, program) in [("xz", "xz"), ("BZ2", "bzip2")] {
         let file = directory.path().join(format!("x.pcapng.{ending}"));
         let target = file.to_str().unwrap();
         let (code, line) = failure(&run(&["capture", "-r", RECORDING, "-w", target]));

@@ -47,15 +47,17 @@ fn rows_of_a_file_have_the_fields_that_tshark_prints() {
 fn frames_of_a_file_are_its_packets_and_the_count_ends_them() {
     let Some(python) = python_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("day.pcapng");
     let written = frames(700);
-    write(&file, &written);
-    let arguments = [file.to_str().unwrap(), "600"];
-    let printed = program(Launch::new(python), "file", &arguments).run(LIMIT).unwrap().success().text();
     let expected = format!("{}\n600 600\n", hex(&written[..600]));
-    assert!(printed == expected);
-    let input = program(Launch::new(python), "file", &["-", "600"]).stdin(File::open(file).unwrap());
-    assert!(input.run(LIMIT).unwrap().success().text() == expected);
+    for name in ["day.pcapng", "day.pcapng.zst"] {
+        let file = directory.path().join(name);
+        write(&file, &written);
+        let arguments = [file.to_str().unwrap(), "600"];
+        let printed = program(Launch::new(python), "file", &arguments).run(LIMIT).unwrap().success().text();
+        assert!(printed == expected, "{name}");
+        let input = program(Launch::new(python), "file", &["-", "600"]).stdin(File::open(file).unwrap());
+        assert!(input.run(LIMIT).unwrap().success().text() == expected, "{name}");
+    }
 }
 
 #[test]

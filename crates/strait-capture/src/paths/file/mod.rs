@@ -65,9 +65,9 @@ impl Engine {
         self.link_type
     }
 
-    /// Returns the number of bytes decoded so far.
+    /// Returns the number of bytes of the file that were read so far.
     pub(crate) fn offset(&self) -> u64 {
-        self.reader.offset()
+        self.reader.file_offset()
     }
 }
 

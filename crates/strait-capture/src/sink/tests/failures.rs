@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use strait_sys::Kind;
 
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
+use crate::file::FileReader;
 use crate::sink::{FileSink, FrameRef, SinkError, SinkOptions, Statistics, Target};
 
 /// Variable with the file that a child writes.
@@ -90,6 +91,66 @@ fn file_size_limit_leaves_whole_blocks() {
     assert_eq!(listing(directory.path()), ["out.pcapng"]);
     let packets = numbers(&path).len();
     assert!(packets > 1500, "{packets}");
+}
+
+#[test]
+fn full_compressed_file_keeps_the_packets_of_the_writes_before() {
+    if let Some(path) = child_target() {
+        for is_threaded in [false, true] {
+            fill_compressed(&path, is_threaded);
+        }
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("out.pcapng.zst");
+    let shell = "trap '' XFSZ; ulimit -f 3333; exec \"$@\"";
+    let test = "full_compressed_file_keeps_the_packets_of_the_writes_before";
+    let output = child(test, &path, shell).output().expect("a shell");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stdout.matches("the packets written before are in the file").count(), 2, "{stdout}");
+    assert_eq!(listing(directory.path()), ["out.pcapng.zst"]);
+}
+
+/// Writes until a write fails, with a thread that compresses on request. Checks the account and the
+/// file, and prints the error.
+fn fill_compressed(path: &Path, is_threaded: bool) {
+    let mut sink = FileSink::create(options(path)).expect("a sink");
+    if is_threaded {
+        sink.start().expect("a thread");
+    }
+    let (mut noise, mut given) = (1_u64, 0);
+    let error = loop {
+        let mut bytes = [0; 1000];
+        for byte in &mut bytes {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (noise >> 56) as u8;
+        }
+        let timestamp_ns = START_NS + given * 1000;
+        given += 1;
+        let frame = FrameRef { timestamp_ns, bytes: &bytes, wire_len: 1000, ..FrameRef::default() };
+        if let Err(error) = sink.write(&frame) {
+            break error;
+        }
+    };
+    assert_eq!(write(&mut sink, given, 1000).expect_err("it failed before").to_string(), error.to_string());
+    let SinkError::Write { packets, bytes, .. } = error else { panic!("{error}") };
+    assert_eq!(sink.lost(), given + 1 - packets);
+    assert_eq!(fs::metadata(part_of(path)).expect("an unfinished file").len(), bytes);
+    let summary = sink.close(&[]).expect("a complete file all the same");
+    assert_eq!((summary.packets, summary.bytes, summary.files), (packets, bytes, 1));
+    assert_eq!(summary.lost, given + 1 - packets);
+    let mut reader = FileReader::open(path.to_str().expect("a path")).expect("a capture file");
+    let mut found = 0;
+    let end = loop {
+        match reader.next() {
+            Ok(Some(_)) => found += 1,
+            end => break end.expect_err("a frame without an end").to_string(),
+        }
+    };
+    assert!(found == packets && found > 1000, "{found} of {packets}");
+    assert!(end.ends_with("its zstd data is incomplete"), "{end}");
+    println!("\n{error}");
 }
 
 #[test]
