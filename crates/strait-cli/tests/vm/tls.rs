@@ -125,8 +125,8 @@ fn number(run: &Run, word: &str) -> u64 {
     rest_of_line(run, word).trim().parse().unwrap_or_else(|error| panic!("{word}: {error}:\n{}", run.output))
 }
 
-/// Returns fields of the hit's line in the access log: cache, mechanism, bytes copied, bytes sent by
-/// sendfile, bytes sent by splice.
+/// Returns fields of the hit's line in the access log: cache, mechanism, bytes copied, bytes sent
+/// by sendfile, bytes sent by splice.
 fn access(run: &Run) -> [Value; 5] {
     let line: Value = serde_json::from_str(rest_of_line(run, "access")).unwrap();
     ["cache", "mechanism", "copied", "sendfile", "spliced"].map(|field| line[field].clone())
@@ -142,7 +142,8 @@ fn hit_over_tls_stays_in_the_kernel_with_ktls_and_is_copied_without_it() {
     let complete = part(&run, "complete");
     assert_output(&complete, &["OK ktls the kernel encrypts"]);
     assert_in_kernel(&complete, "sendfile", OBJECT_BYTES);
-    // Each payload goes from the store to a pipe, and from there, behind its frame's head, to the connection.
+    // Each payload goes from the store to a pipe, and from there, behind its frame's head, to the
+    // connection.
     assert_in_kernel(&part(&run, "http2"), "splice", 2 * OBJECT_BYTES);
     for (name, finding) in [
         ("no-cipher", "the kernel has no AES-GCM\n -> boot a kernel with CONFIG_CRYPTO_GCM; "),
