@@ -1,7 +1,7 @@
 //! Starts of messages of applications behind the length of a payload: `: HTTP: GET / HTTP/1.1`.
 //!
-//! HTTP/1, TLS, SIP and QUIC are found by their first bytes, on any port, DHCP by its ports. There is
-//! no state between packets: only a message that begins with a payload is seen.
+//! HTTP/1, TLS, SIP and QUIC are found by their first bytes, on any port, DHCP by its ports. There
+//! is no state between packets: only a message that begins with a payload is seen.
 
 use std::fmt;
 

@@ -8,8 +8,8 @@
 //! [`assembly`] runs in the capture, which cannot keep payloads: it copies only messages. A message
 //! of TCP begins with a segment that looks like one, and continues with the segments that follow in
 //! order. A message whose segment is sent again has one row, unless another stream took its place.
-//! The parsers are those of `strait-packet` and `strait-http`. [`quic`] decrypts the first packets of
-//! QUIC, which have hellos of TLS.
+//! The parsers are those of `strait-packet` and `strait-http`. [`quic`] decrypts the first packets
+//! of QUIC, which have hellos of TLS.
 //!
 //! | limit | value | beyond it |
 //! |---|---|---|
