@@ -1,6 +1,8 @@
 //! Counters of interfaces. A packet socket counts the frames that its filter matched, the interface
 //! all frames: the difference is the number that the filter rejected.
 
+use std::sync::{Mutex, PoisonError};
+
 use strait_ledger::{self as ledger, Capture, Since};
 use strait_os::interface::Interface;
 use strait_os::netlink::Netlink;
@@ -13,6 +15,8 @@ use crate::link::Link;
 pub(crate) struct Counters {
     /// One interface, or all interfaces that existed at the start.
     links: Vec<LinkCounters>,
+    /// Socket in the interfaces' namespace, because the reading thread may be in another one.
+    netlink: Mutex<Netlink>,
     pub(crate) directions: Directions,
     /// True if there is a filter that rejects any frame.
     pub(crate) filters: bool,
@@ -52,11 +56,11 @@ impl Counters {
                 indices.filter_map(|index| start(index, index == loopback).ok()).collect()
             }
         };
-        Ok(Self { links, directions, filters })
+        Ok(Self { links, netlink: Mutex::new(netlink), directions, filters })
     }
 
     pub(crate) fn stop(&mut self) {
-        let Ok(mut netlink) = Netlink::open() else { return };
+        let netlink = self.netlink.get_mut().unwrap_or_else(PoisonError::into_inner);
         for link in &mut self.links {
             // A removed interface has no counters: the ledger then lacks the frames that the filter
             // rejected.
@@ -79,7 +83,7 @@ impl Counters {
     /// Returns the number of frames that the NIC has missed so far, by a system call; 0 if the
     /// kernel does not report it.
     pub(crate) fn missed_now(&self) -> u64 {
-        let Ok(mut netlink) = Netlink::open() else { return 0 };
+        let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
         let missed = |link: &LinkCounters| {
             let now = netlink.stats(link.index).ok()?;
             let mut missed = link.missed;

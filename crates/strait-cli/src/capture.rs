@@ -3,6 +3,7 @@
 
 mod files;
 pub(crate) mod interfaces;
+mod opening;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,22 +19,26 @@ use strait_program::{Failure as _, Streams};
 
 use crate::Error;
 use crate::input;
-use crate::lanes::{self, Limits};
+use crate::lanes::{self, Inputs, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
+use crate::namespace;
 use crate::output::{self, Closed, ExportedTotals, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 
 pub(crate) use self::interfaces::ChosenInterface;
+pub(crate) use self::opening::link_name;
 
 /// Options of `strait capture`.
 #[derive(ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Interface to capture on, or any for all interfaces [default: the interface of the default
-    /// route, else the first that is up]
+    /// Interface to capture on, or any for all interfaces; repeat it for several, at most 32
+    /// [default: the interface of the default route, else the first that is up]
     #[arg(short, long, value_name = "IF", conflicts_with = "read")]
-    interface: Option<String>,
+    interface: Vec<String>,
+    #[command(flatten)]
+    namespace: namespace::Args,
     /// List the interfaces and the paths that can capture on each
     #[arg(short = 'D', long, conflicts_with_all = ["interface", "read"])]
     list_interfaces: bool,
@@ -191,7 +196,7 @@ enum FanoutArg {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.list_interfaces {
-        return interfaces::list(args.json);
+        return args.namespace.run(|| interfaces::list(args.json));
     }
     if args.schema {
         return output::print_schema();
@@ -208,30 +213,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if !input::wait_until_readable(file)? {
         return Ok(());
     }
-    let chosen = file.is_none().then(|| ChosenInterface::find(args.interface.as_deref())).transpose()?;
-    let source = chosen.as_ref().map(|chosen| &*chosen.name).or(file).unwrap_or_default();
     let filter = args.filter()?;
-    let session = args.open(source, &filter)?;
+    let (sessions, chosen, names) = args.open_sources(file, &filter)?;
     // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
     // the process by its default action. The kernel then releases rings and programs.
     let terminated = strait_os::process::on_termination()?;
+    let (inputs, lanes) = Inputs::new(sessions);
     let mut output = args.output.open(output::Source {
-        interface: source,
+        inputs: &opening::sources(&inputs, chosen.as_deref()),
+        names,
         filter: &filter,
         snaplen: args.snaplen(),
-        link_type: session.link_type(),
-        path: session.path(),
+        path: inputs.each_session(Session::path).first().copied().unwrap_or_default(),
         silent: args.is_silent(),
         lines: args.lines,
-        owners: session.owners(),
+        owners: inputs.each_session(Session::owners).into_iter().flatten().next(),
     })?;
     let metrics = Metrics::open(args.metrics)?;
     args.drop_privileges()?;
-    args.announce(&session, source, chosen.as_ref());
+    args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
     let limits = Limits { count: args.count, duration: args.time_limit(), terminated };
-    let (report, failure) = lanes::run(session, &mut output, &limits, live, metrics.as_ref());
+    let (report, failure) = lanes::run((inputs, lanes), &mut output, &limits, live, metrics.as_ref());
     if let Some(losses) = output.owner_losses() {
         print_stderr(format_args!("strait: note: {losses}\n"));
     }
@@ -275,6 +279,9 @@ fn print_report(object: &JsonReport<'_>, json: bool) -> Result<(), Error> {
 struct JsonReport<'a> {
     #[serde(flatten)]
     report: &'a Report,
+    /// Ledger of each of several interfaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    interfaces: Vec<Report>,
     /// Packets by owner, with `--owner` and without `-w`.
     #[serde(skip_serializing_if = "Option::is_none")]
     owners: Option<serde_json::Value>,
@@ -305,7 +312,8 @@ impl<'a> JsonReport<'a> {
         let totals = exported.iter().copied().chain(std::iter::repeat(None));
         let target = |(ledger, exported)| JsonTarget { ledger, exported };
         let targets = report.targets.iter().zip(totals).map(target).collect();
-        Self { report, owners, exported: ExportedTotals::sum(exported), targets }
+        let interfaces = if report.parts.is_empty() { Vec::new() } else { report.interfaces() };
+        Self { report, interfaces, owners, exported: ExportedTotals::sum(exported), targets }
     }
 }
 
@@ -364,10 +372,7 @@ impl Args {
         if let Some(word) = option.map(|at| &self.filter[at]) {
             return usage(format!("{word}: options must precede the filter"));
         }
-        match interfaces::interface_in_filter(&self.filter).filter(|_| self.read.is_empty()) {
-            Some(name) => usage(format!("{name} is an interface: use -i {name}")),
-            None => Ok(()),
-        }
+        self.check_interfaces()
     }
 
     fn filter(&self) -> Result<String, Error> {
@@ -405,78 +410,10 @@ impl Args {
         process.or(self.container.clone().map(Select::Container))
     }
 
-    fn open(&self, source: &str, filter: &str) -> Result<Session, Error> {
-        let kernel = &self.kernel;
-        let builder = Session::builder(source)
-            .path(kernel.path)
-            .wait(kernel.wait)
-            .snaplen(self.snaplen())
-            .directions(self.direction.into())
-            .queues(kernel.queues.clone().unwrap_or_default())
-            .fanout(kernel.fanout.unwrap_or(FanoutArg::Hash).into())
-            .cpus(kernel.cpus.clone().map_or_else(Vec::new, |list| list.0))
-            .promiscuous(!self.no_promisc)
-            .huge_pages(kernel.huge_pages)
-            .owners(self.owner)
-            .select(self.select())
-            // A capture that only counts packets needs no timestamps.
-            .timestamps(!self.output.counts_only(self.is_silent()))
-            .filter(filter);
-        let builder = match kernel.ring_mib.or(kernel.buffer_size) {
-            Some(bytes) => builder.ring(bytes),
-            None => builder,
-        };
-        Ok(if self.read.is_empty() { builder.open()? } else { builder.open_file()? })
-    }
-
-    /// Prints interface and path of the open capture on standard error, and then each fallback.
-    fn announce(&self, session: &Session, source: &str, chosen: Option<&ChosenInterface>) {
-        if !self.json {
-            let link_type = session.link_type();
-            let snaplen = self.snaplen();
-            match chosen {
-                Some(_) => {
-                    let (path, mode, ring) = (session.path(), session.mode(), session.ring());
-                    let ring = if ring.is_empty() { String::new() } else { format!(", {ring}") };
-                    print_stderr(format_args!(
-                        "listening on {source}, {path}, {mode}{ring}, link type {}, snaplen {snaplen}\n",
-                        link_name(link_type)
-                    ));
-                }
-                None => {
-                    print_stderr(format_args!("reading from {source}, link type {}\n", link_name(link_type)));
-                }
-            }
-        }
-        if let Some(reason) = chosen.and_then(|chosen| chosen.reason) {
-            print_stderr(format_args!("strait: no -i given: {source} is {reason}\n"));
-        }
-        for note in session.notes() {
-            print_stderr(format_args!("strait: {note}\n"));
-        }
-        if self.kernel.fanout.is_some() && self.kernel.queues.is_none() {
-            print_stderr(format_args!(
-                "strait: --fanout has no effect with one lane: give --queues for more\n"
-            ));
-        }
-    }
-
     /// Drops all capabilities after sockets and files are open, except those for creating and
     /// renaming files.
     fn drop_privileges(&self) -> Result<(), Error> {
         Ok(strait_os::process::drop_capabilities_except(&self.output.capabilities())?)
-    }
-}
-
-/// Returns tcpdump's name of a common link type, else its number.
-pub(crate) fn link_name(link_type: u32) -> String {
-    match link_type {
-        0 => "NULL (BSD loopback)".into(),
-        1 => "EN10MB (Ethernet)".into(),
-        101 => "RAW (raw IP)".into(),
-        113 => "LINUX_SLL (Linux cooked v1)".into(),
-        276 => "LINUX_SLL2 (Linux cooked v2)".into(),
-        other => other.to_string(),
     }
 }
 

@@ -15,6 +15,7 @@ use strait_packet::traffic::{FCS_LEN, Kind, Sizes, Traffic};
 use strait_program::Streams;
 
 use crate::Error;
+use crate::namespace;
 use crate::output::{print_account, print_stderr};
 use crate::parse::{Rate, count_u32, mac, one_of, seconds};
 
@@ -27,6 +28,8 @@ pub(crate) struct Args {
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "IF")]
     output: String,
+    #[command(flatten)]
+    namespace: namespace::Args,
     /// Frame sizes including the frame check sequence: one size, several in turn as in 64,512,1518,
     /// or imix
     #[arg(long, default_value = "64")]
@@ -124,6 +127,7 @@ impl Limits<'_> {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_os::process::on_termination()?;
     let traffic = args.traffic()?;
+    args.namespace.enter()?;
     args.check_size(&traffic)?;
     let unlimited = if args.count.is_some() { Duration::MAX } else { DURATION_DEFAULT };
     let limits = Limits {

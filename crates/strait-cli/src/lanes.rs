@@ -1,17 +1,23 @@
-//! Runs each lane of a session on its own thread until the capture ends. Then returns the ledger.
+//! Runs each lane of all sessions on its own thread until the capture ends. Then returns the
+//! ledger.
 //!
-//! The first lane that ends stops the session, so that all lanes drain and their counts are
+//! The first lane that ends stops its session, so that all lanes of it drain and their counts are
 //! consistent. A lane ends after the requested count, on an error, or when the session is stopped.
+//! After the count, and on an error of the sink, all sessions are stopped. If an interface fails,
+//! the sessions of the others go on.
+
+mod inputs;
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use strait_capture::{Batch, Interrupter, Lane, LinkStatus, Session};
+use strait_capture::{Batch, Interrupter, Lane, LinkStatus};
 use strait_ledger::prometheus::{Text, write_capture, write_targets};
 use strait_ledger::{self as ledger, Report};
 
+pub(crate) use self::inputs::{Inputs, Lanes};
 use crate::Error;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
@@ -33,25 +39,24 @@ pub(crate) struct Limits<'a> {
     pub(crate) terminated: &'a AtomicBool,
 }
 
-/// Runs the session to its end. Returns the ledger, and the error if one ended the session early.
+/// Runs the sessions to their end. Returns the ledger, and the error if one ended a session early.
 pub(crate) fn run<T: Sink>(
-    mut session: Session,
+    (inputs, lanes): (Inputs, Lanes),
     sink: &mut T,
     limits: &Limits<'_>,
     live: Option<LiveLine>,
     metrics: Option<&Metrics>,
 ) -> (Report, Option<Error>) {
-    let lanes = session.take_lanes();
     let started = sink.start().and_then(|()| Ok(Interrupter::new()?));
     let lane_ended = match started {
         Ok(interrupter) => interrupter,
-        Err(error) => return (session.report(Vec::new()), Some(error)),
+        Err(error) => return (inputs.report(Vec::new()), Some(error)),
     };
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
     let (records, count_targets) = (sink.records(), sink.target_metrics());
     let state = CaptureState {
-        snapshots: Mutex::new(vec![ledger::LaneCounts::default(); lanes.len()]),
-        session: Mutex::new(session),
+        snapshots: Mutex::new(lanes.iter().map(|(_, lane)| nothing(lane)).collect()),
+        inputs,
         sink: Mutex::new(sink),
         written_bytes,
         records,
@@ -59,46 +64,43 @@ pub(crate) fn run<T: Sink>(
         remaining_packets: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         lane_ended,
+        notices: Mutex::new(Vec::new()),
         started: Instant::now(),
         limits,
     };
-    let capture = &state;
-    let ended = std::thread::scope(|scope| {
-        let threads: Vec<_> = lanes
-            .into_iter()
-            .enumerate()
-            .map(|(i, lane)| scope.spawn(move || capture.run_lane(i, lane)))
-            .collect();
-        let serving = metrics.map(|metrics| metrics.serve_in(scope, || capture.exposition()));
-        capture.watch(live);
-        drop(serving);
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| panicked_lane()))
-            .collect::<Vec<_>>()
-    });
-    let mut counts = Vec::new();
-    let mut failure = None;
-    for (lane_counts, error) in ended {
-        counts.push(lane_counts);
-        failure = failure.or(error);
-    }
+    let (counts, failure) = state.run_lanes(lanes, live, metrics);
     let completed = lock(&state.sink).complete();
-    let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut report = session.report(counts);
+    let mut report = state.inputs.report(counts);
     state.sink.into_inner().unwrap_or_else(PoisonError::into_inner).charge(&mut report);
     (report, failure.or(completed.err()))
 }
 
+/// Returns the counts of a lane that has read nothing yet.
+fn nothing(lane: &Lane) -> ledger::LaneCounts {
+    ledger::LaneCounts { queue: lane.queue(), ..Default::default() }
+}
+
+/// Counts of a lane that has ended, and its failure if there was one.
+type LaneResult = (ledger::LaneCounts, Option<LaneError>);
+
+/// Failure of a lane.
+enum LaneError {
+    /// Failure of the interface at a position, which does not end the others.
+    Interface(usize, Error),
+    /// Failure that ends the whole capture.
+    Whole(Error),
+}
+
 /// Returns the result of a lane that panicked. Its counts are lost.
-fn panicked_lane() -> (ledger::LaneCounts, Option<Error>) {
+fn panicked_lane(queue: u32) -> LaneResult {
     let cause = "a lane's thread panicked: this is a defect of strait, please report it";
-    (ledger::LaneCounts::default(), Some(Error::Failed(cause.to_owned())))
+    let counts = ledger::LaneCounts { queue, ..Default::default() };
+    (counts, Some(LaneError::Whole(Error::Failed(cause.to_owned()))))
 }
 
 /// State of a running capture.
 struct CaptureState<'a, T> {
-    session: Mutex<Session>,
+    inputs: Inputs,
     sink: Mutex<&'a mut T>,
     /// Written bytes at the last snapshot, if the sink writes files. The live line reads this copy,
     /// as a lane that blocks in write(2) holds the sink's lock.
@@ -114,54 +116,109 @@ struct CaptureState<'a, T> {
     running: AtomicU64,
     /// Ends a wait of the watching thread.
     lane_ended: Interrupter,
+    /// Failures of interfaces that the watching thread has not reported yet, at most one for each.
+    notices: Mutex<Vec<String>>,
     started: Instant,
     limits: &'a Limits<'a>,
 }
 
 impl<T: Sink> CaptureState<'_, T> {
-    /// Runs a lane from its first packet to its end. Returns its counts, and the error if there was
-    /// one.
-    fn run_lane(&self, i: usize, mut lane: Lane) -> (ledger::LaneCounts, Option<Error>) {
+    /// Runs all lanes. Returns their counts, and the failure to report.
+    fn run_lanes(
+        &self,
+        lanes: Lanes,
+        live: Option<LiveLine>,
+        metrics: Option<&Metrics>,
+    ) -> (Vec<ledger::LaneCounts>, Option<Error>) {
+        let ended = std::thread::scope(|scope| {
+            let start = |(i, (input, lane)): (usize, (usize, Lane))| {
+                (lane.queue(), scope.spawn(move || self.run_lane(i, input, lane)))
+            };
+            let threads: Vec<_> = lanes.into_iter().enumerate().map(start).collect();
+            let serving = metrics.map(|metrics| metrics.serve_in(scope, || self.exposition()));
+            self.watch(live);
+            drop(serving);
+            threads
+                .into_iter()
+                .map(|(queue, thread)| thread.join().unwrap_or_else(|_| panicked_lane(queue)))
+                .collect::<Vec<_>>()
+        });
+        let (counts, errors): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
+        (counts, self.failure(errors.into_iter().flatten()))
+    }
+
+    /// Returns the failure to report at the end: the first that was not reported yet, else the
+    /// first one.
+    fn failure(&self, errors: impl Iterator<Item = LaneError>) -> Option<Error> {
+        let (mut noted, mut first) = (None, None);
+        for error in errors {
+            match error {
+                LaneError::Interface(at, error) if self.inputs.is_noted(at) => noted = noted.or(Some(error)),
+                LaneError::Interface(_, error) | LaneError::Whole(error) => first = first.or(Some(error)),
+            }
+        }
+        first.or(noted)
+    }
+
+    /// Runs a lane from its first packet to its end.
+    fn run_lane(&self, i: usize, input: usize, mut lane: Lane) -> LaneResult {
         let _guard = LaneGuard(self);
-        let queue = lane.queue();
-        let result = lane.enter_thread().map_err(Error::from).and_then(|()| self.read_lane(i, &mut lane));
-        let stopped = lock(&self.session).stop().map_err(Error::from);
-        let flushed = lock(&self.sink).flush();
+        let none = nothing(&lane);
+        let entered = lane.enter_thread().map_err(|error| LaneError::Whole(error.into()));
+        let result = entered.and_then(|()| self.read_lane(i, input, &mut lane));
         // After the requested count the capture is over, even if the rings hold more packets.
         let over = result.is_ok() && self.remaining_packets.load(Ordering::Acquire) == 0;
+        let stopped = self.stop_after(input, &result, over).map_err(LaneError::Whole);
+        let flushed = lock(&self.sink).flush().map_err(LaneError::Whole);
+        if flushed.is_err() {
+            // The failure of the stop is reported by the lanes that it is of.
+            let _ = self.inputs.stop_all();
+        }
         let ended = result.and(stopped).and(flushed);
         match if over { lane.finish_at_last_frame() } else { lane.finish() } {
             Ok(counts) => (counts, ended.err()),
-            Err(error) => {
-                (ledger::LaneCounts { queue, ..Default::default() }, ended.and::<()>(Err(error.into())).err())
-            }
+            Err(error) => (none, Some(ended.err().unwrap_or(LaneError::Interface(input, error.into())))),
         }
     }
 
-    fn read_lane(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
+    /// Stops the session of a lane that has ended, or all sessions if the capture is over.
+    fn stop_after(&self, input: usize, result: &Result<(), LaneError>, over: bool) -> Result<(), Error> {
+        match result {
+            Err(LaneError::Whole(_)) => return self.inputs.stop_all(),
+            Err(LaneError::Interface(_, error)) if self.inputs.fail(input) => {
+                lock(&self.notices).push(error.to_string());
+            }
+            Ok(()) if over => return self.inputs.stop_all(),
+            Err(LaneError::Interface(..)) | Ok(()) => {}
+        }
+        self.inputs.stop(input)
+    }
+
+    fn read_lane(&self, i: usize, input: usize, lane: &mut Lane) -> Result<(), LaneError> {
+        let of_interface = |error: strait_capture::Error| LaneError::Interface(input, error.into());
         let mut now = Instant::now();
         let mut published = now;
         loop {
-            let Some(batch) = lane.next_batch(now + TICK)? else { return Ok(()) };
+            let Some(batch) = lane.next_batch(now + TICK).map_err(of_interface)? else { return Ok(()) };
             // The only reading of the clock for a batch.
             now = Instant::now();
             if batch.is_empty() {
                 drop(batch);
-                lock(&self.sink).idle(now)?;
+                lock(&self.sink).idle(now).map_err(LaneError::Whole)?;
             } else {
-                self.take(batch)?;
+                self.take(input, batch).map_err(LaneError::Whole)?;
             }
             if self.remaining_packets.load(Ordering::Acquire) == 0 {
                 return Ok(());
             }
             // A signal that arrives just before the watching thread waits does not end its wait.
             if self.limits.terminated.load(Ordering::Relaxed) {
-                lock(&self.session).stop()?;
+                self.inputs.stop(input).map_err(LaneError::Whole)?;
             }
             if now - published >= live::PERIOD {
                 published = now;
-                self.flush_due(now)?;
-                lock(&self.snapshots)[i] = lane.account()?;
+                self.flush_due(now).map_err(LaneError::Whole)?;
+                lock(&self.snapshots)[i] = lane.account().map_err(of_interface)?;
             }
         }
     }
@@ -177,12 +234,13 @@ impl<T: Sink> CaptureState<'_, T> {
     }
 
     /// Passes the frames of a batch to the sink, up to the remaining count.
-    fn take(&self, mut batch: Batch<'_>) -> Result<(), Error> {
+    fn take(&self, input: usize, mut batch: Batch<'_>) -> Result<(), Error> {
         let mut sink = lock(&self.sink);
         let mut remaining = self.remaining_packets.load(Ordering::Acquire);
         if remaining == 0 {
             return Ok(());
         }
+        sink.begin_batch(input);
         // The limit is applied here, as the batch's length includes frames that its filter will
         // reject.
         let taken = if sink.only_counts() {
@@ -201,26 +259,29 @@ impl<T: Sink> CaptureState<'_, T> {
         }
     }
 
-    /// Reports each change of the link state and of the carrier once.
-    fn report_link(&self, reported: &mut LinkStatus, mut live: Option<&mut LiveLine>) {
-        let (link, name) = {
-            let session = lock(&self.session);
-            (session.link(), session.interface().to_owned())
-        };
-        let before = std::mem::replace(reported, link);
-        let notices = [state_notice(before, link), carrier_notice(before, link), mtu_notice(before, link)];
-        for notice in notices.into_iter().flatten() {
-            if let Some(live) = live.as_deref_mut() {
-                live.clear();
-            }
-            print_stderr(format_args!("strait: note: {name} {notice}\n"));
+    /// Reports each change of the link state and of the carrier once, and interfaces that failed.
+    fn report_links(&self, reported: &mut [LinkStatus], live: Option<&mut LiveLine>) {
+        let failures = std::mem::take(&mut *lock(&self.notices));
+        let mut notices: Vec<String> =
+            failures.into_iter().map(|failure| failure + "; the other interfaces go on").collect();
+        for ((name, link), reported) in self.inputs.links().into_iter().zip(reported) {
+            let before = std::mem::replace(reported, link);
+            let changes =
+                [state_notice(before, link), carrier_notice(before, link), mtu_notice(before, link)];
+            notices.extend(changes.into_iter().flatten().map(|notice| format!("{name} {notice}")));
+        }
+        if let Some(live) = live.filter(|_| !notices.is_empty()) {
+            live.clear();
+        }
+        for notice in notices {
+            print_stderr(format_args!("strait: note: {notice}\n"));
         }
     }
 
     /// Returns the ledger as of the last snapshots.
     fn report(&self) -> Report {
         let lanes = lock(&self.snapshots).clone();
-        lock(&self.session).report(lanes)
+        self.inputs.report(lanes)
     }
 
     /// Passes the ledger to a sink that stores it.
@@ -242,23 +303,23 @@ impl<T: Sink> CaptureState<'_, T> {
         text.into_string()
     }
 
-    /// Stops the session at its time limit or on a signal, and draws the live line, until all lanes
-    /// have ended.
+    /// Stops the sessions at the time limit or on a signal, and draws the live line, until all
+    /// lanes have ended.
     fn watch(&self, mut live: Option<LiveLine>) {
         let mut drawn = Instant::now();
         let mut recorded = drawn;
-        let mut reported = LinkStatus::default();
+        let mut reported = vec![LinkStatus::default(); self.inputs.links().len()];
         while self.running.load(Ordering::Acquire) > 0 {
             self.wait_for_event(drawn + live::PERIOD);
             if self.is_over() {
-                // A failure is reported by the lane, which stops the session again.
-                let _ = lock(&self.session).stop();
+                // A failure is reported by the lane, which stops its session again.
+                let _ = self.inputs.stop_all();
             }
             if drawn.elapsed() < live::PERIOD {
                 continue;
             }
             drawn = Instant::now();
-            self.report_link(&mut reported, live.as_mut());
+            self.report_links(&mut reported, live.as_mut());
             if self.records && recorded.elapsed() >= RECORD_EVERY {
                 recorded = drawn;
                 self.record();
@@ -269,7 +330,7 @@ impl<T: Sink> CaptureState<'_, T> {
                 live.draw(&report, written_bytes);
             }
         }
-        self.report_link(&mut reported, live.as_mut());
+        self.report_links(&mut reported, live.as_mut());
         if let Some(live) = &mut live {
             live.clear();
         }
@@ -344,15 +405,15 @@ fn carrier_again(link: LinkStatus) -> String {
     format!("has a carrier again; it had none for {:.3} s in total", link.no_carrier_for.as_secs_f64())
 }
 
-/// Guard of a running lane. After a panic it also stops the session, as the other lanes would never
-/// end otherwise.
+/// Guard of a running lane. After a panic it also stops all sessions, as the other lanes would
+/// never end otherwise.
 struct LaneGuard<'r, 'a, T>(&'r CaptureState<'a, T>);
 
 impl<T> Drop for LaneGuard<'_, '_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The panic is the reported failure.
-            let _ = lock(&self.0.session).stop();
+            let _ = self.0.inputs.stop_all();
         }
         self.0.running.fetch_sub(1, Ordering::AcqRel);
         self.0.lane_ended.interrupt();

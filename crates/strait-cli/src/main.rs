@@ -16,6 +16,7 @@ mod lanes;
 mod limit;
 mod live;
 mod metrics;
+mod namespace;
 mod output;
 mod parse;
 mod receive;

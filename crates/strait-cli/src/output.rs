@@ -8,12 +8,15 @@ mod owners;
 mod place;
 mod program;
 mod publisher;
+mod source;
 mod table_output;
 mod tables;
 mod target;
 mod targets;
 mod upload;
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use strait_capture::Frame;
@@ -30,6 +33,7 @@ use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
+pub(crate) use self::source::Input;
 pub(crate) use self::tables::{Args as TableArgs, print_schema};
 pub(crate) use self::targets::Targets;
 use crate::Error;
@@ -37,14 +41,15 @@ use crate::sink::{CountTargets, Sink};
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
-    /// Name of the interface or of the input file.
-    pub(crate) interface: &'a str,
+    /// The interfaces, or the input file; at least one.
+    pub(crate) inputs: &'a [Input],
+    /// Socket in the network namespace of the interfaces, which looks up their names; none for a
+    /// file.
+    pub(crate) names: Option<Arc<OwnedFd>>,
     /// Text of the filter.
     pub(crate) filter: &'a str,
     /// Maximum stored bytes of a packet.
     pub(crate) snaplen: u32,
-    /// A `LINKTYPE_*` value.
-    pub(crate) link_type: u32,
     /// Path of the capture.
     pub(crate) path: &'a str,
     /// True if no packet is printed.
@@ -111,6 +116,15 @@ impl Sink for Output {
             Self::Tables(tables) => tables.start(),
             Self::File(file) => file.start(),
             Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
+        }
+    }
+
+    fn begin_batch(&mut self, input: usize) {
+        match self {
+            Self::File(file) => file.begin_batch(input),
+            Self::Tables(tables) => tables.begin_batch(input),
+            Self::Text(text) => text.begin_batch(input),
+            Self::Owners(_) | Self::Nothing => {}
         }
     }
 

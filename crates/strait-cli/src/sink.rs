@@ -17,6 +17,9 @@ pub(crate) trait Sink: Send {
     fn start(&mut self) -> Result<(), Error> {
         Ok(())
     }
+    /// Called before the first frame of a batch, with the position of the interface that the batch
+    /// is of.
+    fn begin_batch(&mut self, _input: usize) {}
     /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
     /// Returns true if [`Sink::take`] does nothing, so that it need not be called.

@@ -26,7 +26,7 @@ use self::reader::{Reader, Source};
 use self::screen::{Modes, Screen};
 use crate::capture::ChosenInterface;
 use crate::parse::{path, seconds, wait};
-use crate::{Error, output};
+use crate::{Error, namespace, output};
 
 /// Interval at which keys and signals are checked.
 const POLL: Duration = Duration::from_millis(50);
@@ -44,6 +44,8 @@ pub(crate) struct Args {
     /// Interface to watch
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
+    #[command(flatten)]
+    namespace: namespace::Args,
     /// Kernel path
     #[arg(short, long, value_parser = path(), default_value = Path::Auto.name())]
     path: Path,
@@ -77,6 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             "standard output is not a terminal: give --json for a stream of objects".into(),
         ));
     }
+    args.namespace.enter()?;
     let filter = args.filter.join(" ");
     let ChosenInterface { name: interface, reason } = ChosenInterface::find(args.interface.as_deref())?;
     if let Some(reason) = reason {

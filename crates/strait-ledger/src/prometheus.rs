@@ -67,40 +67,44 @@ const PLAIN: [Plain; 6] = [
 
 /// Writes every metric of a capture session to `out`.
 pub fn write_capture(out: &mut Text, report: &Report) {
-    let series = series(report);
+    let reports = report.interfaces();
+    let series: Vec<_> = reports.iter().flat_map(series).collect();
     for (name, help, value) in PLAIN {
         out.family(name, "counter", help);
-        for (queue, capture) in &series {
+        for (report, queue, capture) in &series {
             out.sample("", &labels(report, queue), value(capture));
         }
     }
     out.family("strait_capture_lost_total", "counter", "Packets lost, by place.");
-    for (queue, capture) in &series {
+    for (report, queue, capture) in &series {
         for (cause, count) in capture.lost.named() {
             out.sample("", &with(labels(report, queue), ("cause", cause)), count);
         }
     }
     out.family("strait_capture_events_total", "counter", "Events other than packets.");
-    for (queue, capture) in &series {
+    for (report, queue, capture) in &series {
         for (event, count) in capture.events.named() {
             out.sample("", &with(labels(report, queue), ("event", event)), count);
         }
     }
-    let seconds = [
-        ("link_down_seconds_total", "counter", "Time with the interface down.", report.link_down_seconds),
-        (
-            "no_carrier_seconds_total",
-            "counter",
-            "Time with the interface up and without a carrier.",
-            report.no_carrier_seconds,
-        ),
-        ("seconds", "gauge", "Time since the session was opened.", report.seconds),
-    ];
-    for (name, kind, help, value) in seconds {
+    for (name, kind, help, value) in SECONDS {
         out.family(&format!("strait_capture_{name}"), kind, help);
-        out.sample("", &labels(report, "")[..2], value);
+        for report in &reports {
+            out.sample("", &labels(report, "")[..2], value(report));
+        }
     }
 }
+
+/// Metric of one time: its name, its kind, its help text, and its field in the ledger.
+type Seconds = (&'static str, &'static str, &'static str, fn(&Report) -> f64);
+
+const SECONDS: [Seconds; 3] = [
+    ("link_down_seconds_total", "counter", "Time with the interface down.", |r| r.link_down_seconds),
+    ("no_carrier_seconds_total", "counter", "Time with the interface up and without a carrier.", |r| {
+        r.no_carrier_seconds
+    }),
+    ("seconds", "gauge", "Time since the session was opened.", |r| r.seconds),
+];
 
 /// Returns the labels of a session and one of its queues.
 fn labels<'a>(report: &'a Report, queue: &'a str) -> [(&'a str, &'a str); 3] {
@@ -111,15 +115,16 @@ fn with<'a>([a, b, c]: [(&'a str, &'a str); 3], last: (&'a str, &'a str)) -> [(&
     [a, b, c, last]
 }
 
-/// Returns the counts of each lane, and those of the rest of the total, each with its queue.
-fn series(report: &Report) -> Vec<(String, Capture)> {
+/// Returns the counts of each lane of an interface, and those of the rest of its total, each with
+/// its queue.
+fn series(report: &Report) -> Vec<(&Report, String, Capture)> {
     let mut rest = report.capture;
     let mut series = Vec::with_capacity(report.lanes.len() + 1);
     for lane in &report.lanes {
         rest.subtract(&lane.capture);
-        series.push((lane.queue.to_string(), lane.capture));
+        series.push((report, lane.queue.to_string(), lane.capture));
     }
-    series.push((String::new(), rest));
+    series.push((report, String::new(), rest));
     series
 }
 
@@ -178,6 +183,19 @@ mod tests {
         let carrier = "strait_capture_no_carrier_seconds_total{interface=\"we\\\"ird\",path=\"v3\"} 0.75\n";
         assert!(text.contains(carrier), "{text}");
         assert!(text.contains("strait_capture_seconds{interface=\"we\\\"ird\",path=\"v3\"} 1.5\n"), "{text}");
+    }
+
+    #[test]
+    fn each_interface_has_series_of_its_own() {
+        let other = Report { interface: "eth1".into(), ..sample() };
+        let mut text = Text::default();
+        write_capture(&mut text, &Report::join(vec![(0, sample()), (2, other)]));
+        let text = text.into_string();
+        assert_eq!(sum(&text, "strait_capture_received_total"), 48);
+        let last = "strait_capture_received_total{interface=\"eth1\",path=\"v3\",queue=\"1\"} 10\n";
+        assert!(text.contains(last), "{text}");
+        assert!(text.contains("strait_capture_seconds{interface=\"eth1\",path=\"v3\"} 1.5\n"), "{text}");
+        assert_eq!(text.matches("# TYPE strait_capture_seconds ").count(), 1, "{text}");
     }
 
     #[test]

@@ -3,10 +3,13 @@
 //! A command builds it when a session ends, or while it runs. The table ends with the result of
 //! [`Capture::check_balance`].
 
+mod part;
+
 use std::fmt;
 
 use serde::Serialize;
 
+pub use self::part::Part;
 use crate::capture::{Capture, LaneCounts};
 use crate::number::{Grouped, bits_per_second};
 
@@ -34,6 +37,9 @@ pub struct Report {
     /// the target that lost most.
     #[serde(skip)]
     pub targets: Vec<TargetReport>,
+    /// Parts of a capture on several interfaces, in the order of the lanes; else empty.
+    #[serde(skip)]
+    pub parts: Vec<Part>,
 }
 
 /// Ledger of one target: that of the session, with the losses of this target alone in `sink`.
@@ -107,11 +113,19 @@ impl fmt::Display for Report {
         write_packets(f, &self.capture)?;
         write_bytes(f, &self.capture, self.seconds)?;
         write_events(f, self)?;
-        if self.lanes.len() > 1 {
-            self.lanes.iter().try_for_each(|lane| write_lane(f, lane))?;
+        let interfaces = self.interfaces();
+        if self.parts.is_empty() {
+            write_lanes(f, &self.lanes)?;
+        } else {
+            interfaces.iter().try_for_each(|interface| write_interface(f, interface))?;
         }
         if self.targets.len() > 1 {
             self.targets.iter().try_for_each(|target| write_target(f, target))?;
+        }
+        for interface in interfaces.iter().filter(|_| !self.parts.is_empty()) {
+            if let Err(imbalance) = interface.capture.check_balance() {
+                writeln!(f, "the ledger of {} does not balance: {imbalance}", interface.interface)?;
+            }
         }
         write_verdict(f, &self.capture)
     }
@@ -172,13 +186,28 @@ fn write_events(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     Ok(())
 }
 
+/// Writes the row of one of several interfaces, and of its lanes.
+fn write_interface(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    write_counts(f, &report.interface, &report.capture)?;
+    write_lanes(f, &report.lanes)
+}
+
+/// Writes the rows of several lanes; those of a single lane are the whole.
+fn write_lanes(f: &mut fmt::Formatter<'_>, lanes: &[LaneCounts]) -> fmt::Result {
+    lanes.iter().filter(|_| lanes.len() > 1).try_for_each(|lane| write_lane(f, lane))
+}
+
 fn write_lane(f: &mut fmt::Formatter<'_>, lane: &LaneCounts) -> fmt::Result {
     let name = match lane.cpu {
         Some(cpu) => format!("lane {} (cpu {cpu})", lane.queue),
         None => format!("lane {}", lane.queue),
     };
-    let (delivered, lost) = (lane.capture.delivered, lane.capture.lost.total());
-    row(f, &name, lane.capture.received)?;
+    write_counts(f, &name, &lane.capture)
+}
+
+fn write_counts(f: &mut fmt::Formatter<'_>, name: &str, capture: &Capture) -> fmt::Result {
+    let (delivered, lost) = (capture.delivered, capture.lost.total());
+    row(f, name, capture.received)?;
     writeln!(f, "  delivered {}, lost {}", Grouped(delivered), Grouped(lost))
 }
 

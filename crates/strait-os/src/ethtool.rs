@@ -11,9 +11,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use strait_sys::netdevice::{
-    self, DRVINFO_WORDS, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GDRVINFO, ETHTOOL_GFEATURES,
-    ETHTOOL_GFLAGS, ETHTOOL_GRINGPARAM, ETHTOOL_GRXFHINDIR, ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS,
-    FEATURE_BLOCK_WORDS, FEATURES_MAX, STRING_WORDS, ethtool,
+    self, CMD_WORDS, DRVINFO_WORDS, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GDRVINFO, ETHTOOL_GFEATURES,
+    ETHTOOL_GFLAGS, ETHTOOL_GRINGPARAM, ETHTOOL_GRXFHINDIR, ETHTOOL_GSET, ETHTOOL_GSSET_INFO,
+    ETHTOOL_GSTRINGS, FEATURE_BLOCK_WORDS, FEATURES_MAX, STRING_WORDS, ethtool,
 };
 
 use crate::name::check_name;
@@ -177,6 +177,12 @@ impl Ethtool {
     /// Returns the driver's name and versions.
     pub fn driver(&self) -> Result<Driver> {
         parse::driver(&self.words::<1, DRVINFO_WORDS>([ETHTOOL_GDRVINFO])?)
+    }
+
+    /// Returns the speed of the link in bits per second; none if the driver does not know it, as
+    /// without a carrier.
+    pub fn speed_bps(&self) -> Result<Option<u64>> {
+        parse::speed_bps(&self.words::<1, CMD_WORDS>([ETHTOOL_GSET])?)
     }
 
     /// Returns true if `offload` is on.

@@ -45,9 +45,11 @@ impl Namespace {
         Self::open(Path::new(CURRENT))
     }
 
-    /// Opens the namespace at `path`, for example in /run/netns or /proc/PID/ns.
+    /// Opens the namespace at `path`, for example in /run/netns or /proc/PID/ns. A file of another
+    /// kind is refused by [`Namespace::enter`]; a FIFO is not waited for.
     pub fn open(path: &Path) -> Result<Self> {
-        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| Error::os("open", path.display().to_string(), errno.raw_os_error()))?;
         Ok(Self { fd })
     }

@@ -63,6 +63,8 @@ pub struct Interface<'a> {
     pub filter: Option<&'a str>,
     /// Operating system of the machine with the interface.
     pub os: Option<&'a str>,
+    /// Speed of the link in bits per second (`if_speed`).
+    pub speed_bps: Option<u64>,
 }
 
 /// Counters of an interface (pcapng s4.6). `None` means unknown.

@@ -9,6 +9,8 @@ use crate::error::{Error, Result, check};
 /// Commands of `SIOCETHTOOL` that read more than a `struct ethtool_value` (linux/ethtool.h).
 pub const ETHTOOL_GDRVINFO: u32 = 0x03;
 /// See [`ETHTOOL_GDRVINFO`].
+pub const ETHTOOL_GSET: u32 = 0x01;
+/// See [`ETHTOOL_GDRVINFO`].
 pub const ETHTOOL_GRINGPARAM: u32 = 0x10;
 /// See [`ETHTOOL_GDRVINFO`].
 pub const ETHTOOL_GSTRINGS: u32 = 0x1b;
@@ -57,6 +59,8 @@ pub const FEATURES_MAX: usize = 256;
 pub const STRING_WORDS: usize = 8;
 /// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
 pub const DRVINFO_WORDS: usize = 49;
+/// Words of `struct ethtool_cmd`, the answer of [`ETHTOOL_GSET`].
+pub const CMD_WORDS: usize = 11;
 /// Words of a block in `struct ethtool_gfeatures`: available, requested, active, never changed.
 pub const FEATURE_BLOCK_WORDS: usize = 4;
 
@@ -111,6 +115,7 @@ fn answer_words(words: &[u32]) -> usize {
     let word = |index: usize| words.get(index).map_or(0, |&word| word as usize);
     match words[0] {
         ETHTOOL_GDRVINFO => DRVINFO_WORDS,
+        ETHTOOL_GSET => CMD_WORDS,
         ETHTOOL_GCHANNELS | ETHTOOL_GRINGPARAM => 9,
         // A count for each requested set.
         ETHTOOL_GSSET_INFO => 4 + (word(2).count_ones() + word(3).count_ones()) as usize,
@@ -160,6 +165,7 @@ mod tests {
     fn room_is_demanded_for_the_whole_answer() {
         for (words, expected) in [
             (&[ETHTOOL_GCHANNELS][..], 9),
+            (&[ETHTOOL_GSET], 11),
             (&[ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 1], 6),
             (&[ETHTOOL_GRXFHINDIR, 128], 130),
             (&[ETHTOOL_GFEATURES, 2], 10),

@@ -1,5 +1,6 @@
 //! Names of the interfaces in the numbers of packets.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
@@ -23,4 +24,18 @@ pub fn interface_names(interface: &str, link_type: u32) -> InterfaceNames {
     }
     let name = interface.to_owned();
     Arc::new(move |_| Some(name.clone()))
+}
+
+/// Returns the function for a capture on several interfaces with these numbers and names.
+pub fn listed_names(interfaces: Vec<(u32, String)>) -> InterfaceNames {
+    Arc::new(move |index| {
+        let found = interfaces.iter().find(|(number, _)| *number == index);
+        found.map(|(_, name)| name.clone())
+    })
+}
+
+/// Returns the function that looks up each number with `socket`, any socket of the network
+/// namespace of the interfaces.
+pub fn looked_up_names(socket: Arc<OwnedFd>) -> InterfaceNames {
+    Arc::new(move |index| netdevice::index_to_name(&*socket, index).ok())
 }

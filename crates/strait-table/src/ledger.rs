@@ -40,8 +40,12 @@ pub struct LedgerRow {
 #[derive(Clone, Debug)]
 pub struct Intervals {
     last_ns: u64,
-    lanes: Vec<(Option<u32>, [i64; COUNTS])>,
+    lanes: Vec<(Key, [i64; COUNTS])>,
 }
+
+/// Position of an interface in the capture, and the number of one of its lanes; none for counts of
+/// the interface as a whole.
+type Key = (usize, Option<u32>);
 
 impl Intervals {
     /// Starts the first interval.
@@ -49,30 +53,18 @@ impl Intervals {
         Self { last_ns: now_ns, lanes: Vec::new() }
     }
 
-    /// Returns the rows of the interval that ends now: one for each lane, and one for the counts of
-    /// the interface if they changed.
+    /// Returns the rows of the interval that ends now, for each interface: one for each lane, and
+    /// one for the counts of the interface if they changed.
     pub fn rows(&mut self, report: &Report, now_ns: u64) -> Vec<LedgerRow> {
         let start_ns = std::mem::replace(&mut self.last_ns, now_ns);
-        let mut whole = counts(&report.capture);
-        let (interface, path): (Arc<str>, Arc<str>) =
-            (report.interface.as_str().into(), report.path.as_str().into());
-        let row = |lane, counts| LedgerRow {
-            interface: Arc::clone(&interface),
-            path: Arc::clone(&path),
-            time_ns: now_ns,
-            start_ns,
-            lane,
-            counts,
-        };
-        let mut rows = Vec::with_capacity(report.lanes.len() + 1);
-        for lane in &report.lanes {
-            let now = counts(&lane.capture);
-            whole = difference(&whole, &now);
-            rows.push(row(Some(lane.queue), now));
-        }
-        rows.push(row(None, whole));
-        for row in &mut rows {
-            row.counts = self.advance(row.lane, row.counts);
+        let mut rows = Vec::with_capacity(report.lanes.len() + report.parts.len().max(1));
+        for (at, interface) in report.interfaces().iter().enumerate() {
+            let first_lane = report.parts.get(at).map_or(0, |part| part.first_lane);
+            let start = rows.len();
+            add_rows(&mut rows, interface, first_lane, (start_ns, now_ns));
+            for row in &mut rows[start..] {
+                row.counts = self.advance((at, row.lane), row.counts);
+            }
         }
         rows.retain(|row| row.lane.is_some() || row.counts != [0; COUNTS]);
         rows
@@ -81,24 +73,46 @@ impl Intervals {
     /// Forgets the lanes of a report, which have ended.
     pub fn end(&mut self, report: &Report) {
         let is_ended = |lane: Option<u32>| report.lanes.iter().any(|ended| Some(ended.queue) == lane);
-        self.lanes.retain(|(lane, _)| !is_ended(*lane));
+        self.lanes.retain(|((_, lane), _)| !is_ended(*lane));
     }
 
     /// Continues the lanes of a report, the last one before they ended.
     pub fn resume(&mut self, report: &Report) {
         for lane in &report.lanes {
-            self.advance(Some(lane.queue), counts(&lane.capture));
+            self.advance((0, Some(lane.queue)), counts(&lane.capture));
         }
     }
 
     /// Stores the counts of a lane, and returns the difference to the last ones.
-    fn advance(&mut self, lane: Option<u32>, now: [i64; COUNTS]) -> [i64; COUNTS] {
+    fn advance(&mut self, lane: Key, now: [i64; COUNTS]) -> [i64; COUNTS] {
         if let Some((_, last)) = self.lanes.iter_mut().find(|(known, _)| *known == lane) {
             return difference(&now, &std::mem::replace(last, now));
         }
         self.lanes.push((lane, now));
         now
     }
+}
+
+/// Adds the rows of an interface with its counts so far, from the first to the second of `times`.
+fn add_rows(rows: &mut Vec<LedgerRow>, report: &Report, first_lane: u32, times: (u64, u64)) {
+    let (start_ns, time_ns) = times;
+    let mut whole = counts(&report.capture);
+    let (interface, path): (Arc<str>, Arc<str>) =
+        (report.interface.as_str().into(), report.path.as_str().into());
+    let row = |lane, counts| LedgerRow {
+        interface: Arc::clone(&interface),
+        path: Arc::clone(&path),
+        time_ns,
+        start_ns,
+        lane,
+        counts,
+    };
+    for lane in &report.lanes {
+        let now = counts(&lane.capture);
+        whole = difference(&whole, &now);
+        rows.push(row(Some(first_lane.saturating_add(lane.queue)), now));
+    }
+    rows.push(row(None, whole));
 }
 
 fn difference(now: &[i64; COUNTS], last: &[i64; COUNTS]) -> [i64; COUNTS] {
@@ -237,6 +251,35 @@ mod tests {
         let sum = |column: usize| rows.iter().flatten().map(|row| row.counts[column]).sum::<i64>();
         let last = counts(&reports[2].capture);
         assert_eq!(std::array::from_fn(sum), last);
+    }
+
+    #[test]
+    fn each_interface_has_rows_with_its_name_and_lanes_of_the_whole() {
+        let named = |name: &str, delivered, missed| Report {
+            interface: name.into(),
+            path: "v3".into(),
+            ..report(delivered, missed)
+        };
+        let whole = |first: u64| {
+            let (one, two) = (named("eth0", [first, 1], 2), named("eth1", [3, 4], 5));
+            Report::join(vec![(0, one), (2, two)])
+        };
+        let mut intervals = Intervals::starting_at(100);
+        let shown = |rows: Vec<LedgerRow>| -> Vec<(String, Option<u32>, i64)> {
+            rows.iter().map(|row| (row.interface.to_string(), row.lane, row.counts[0])).collect()
+        };
+        let row = |name: &str, lane, received| (name.to_owned(), lane, received);
+        let expected = [
+            row("eth0", Some(0), 10),
+            row("eth0", Some(1), 1),
+            row("eth0", None, 2),
+            row("eth1", Some(2), 3),
+            row("eth1", Some(3), 4),
+            row("eth1", None, 5),
+        ];
+        assert_eq!(shown(intervals.rows(&whole(10), 200)), expected);
+        let later: Vec<i64> = shown(intervals.rows(&whole(17), 300)).into_iter().map(|row| row.2).collect();
+        assert_eq!(later, [7, 0, 0, 0]);
     }
 
     #[test]

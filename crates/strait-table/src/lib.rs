@@ -42,6 +42,6 @@ pub use batches::Batches;
 pub use error::TableError;
 pub use extras::{Extras, Owner};
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};
-pub use interface_names::{interface_names, no_names};
+pub use interface_names::{interface_names, listed_names, looked_up_names, no_names};
 pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};
 pub use spool::{Spool, SpoolUsage};

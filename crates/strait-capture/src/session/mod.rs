@@ -55,6 +55,11 @@ impl Session {
         std::mem::take(&mut self.lanes)
     }
 
+    /// Returns the number of lanes that were not taken.
+    pub fn lane_count(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Takes the sender of single frames on the interface. Once opened, it needs no privilege.
     ///
     /// # Errors

@@ -52,6 +52,7 @@ impl Blocks {
                 description: interface.description.as_deref(),
                 filter: interface.filter.as_deref(),
                 os: Some(&os),
+                speed_bps: interface.speed_bps,
             };
             encoder.interface(out, &described)?;
         }

@@ -51,6 +51,8 @@ pub struct SinkInterface {
     pub description: Option<String>,
     /// Text of the filter that selects its frames.
     pub filter: Option<String>,
+    /// Speed of the link in bits per second, if the kernel reports it.
+    pub speed_bps: Option<u64>,
 }
 
 /// Options of a sink: destination, format and rotation.

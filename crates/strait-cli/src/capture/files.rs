@@ -232,7 +232,7 @@ impl<'a> Worker<'a> {
     }
 
     fn read_file(&mut self, file: &str, number: u32) -> Result<(), Error> {
-        let mut session = self.reading.args.open(file, self.reading.filter)?;
+        let mut session = self.reading.args.open(file, self.reading.filter, 0)?;
         let Some(mut lane) = session.take_lanes().pop() else { return Ok(()) };
         self.tables.start_source(session.link_type(), number);
         let read = self.read_lane(&mut session, &mut lane);

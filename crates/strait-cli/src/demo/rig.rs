@@ -61,7 +61,7 @@ impl Rig {
         let mut session = self.wire.receiver().run(|| builder.open())??;
         let lane = session.take_lanes().remove(0);
         let file = self.directory.0.join("capture.pcapng");
-        let mut output = Output::to_file(&file, &Self::source(&session, args))?;
+        let mut output = Output::to_file(&file, &Self::source(&session, args, &[Self::input(&session)]))?;
         let before = self.received()?;
         let (read, arrived) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| read(lane, &mut output));
@@ -86,14 +86,19 @@ impl Rig {
         Ok(Captured { report, packets: packets(&file)? })
     }
 
-    fn source<'a>(session: &Session, args: &'a Args) -> output::Source<'a> {
+    fn input(session: &Session) -> output::Input {
+        let (name, link_type) = ("receiver".into(), session.link_type());
+        output::Input { name, link_type, ..output::Input::default() }
+    }
+
+    fn source<'a>(session: &Session, args: &'a Args, inputs: &'a [output::Input]) -> output::Source<'a> {
         output::Source {
             owners: None,
             lines: output::Lines::default(),
-            interface: "receiver",
+            inputs,
+            names: None,
             filter: args.filter(),
             snaplen: 262_144,
-            link_type: session.link_type(),
             path: session.path(),
             silent: true,
         }

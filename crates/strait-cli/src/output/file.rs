@@ -21,6 +21,7 @@ use strait_program::replace::is_same_file;
 use strait_table::flows::FlowIds;
 
 use super::owners::{OwnerText, Tally};
+use super::source::Input;
 use super::{Output, Source, TableArgs, Targets, Text, print_stderr};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
@@ -193,7 +194,7 @@ impl Args {
             return Ok(match (source.silent, owners) {
                 (false, owners) => {
                     let lines = source.lines.written_on_arrival(self.packet_buffered);
-                    Output::Text(Box::new(Text::open(source.link_type, lines, owners)?))
+                    Output::Text(Box::new(Text::open(source.inputs, source.names, lines, owners)?))
                 }
                 (true, Some(owners)) => Output::Owners(Box::new(Tally::new(owners))),
                 (true, None) => Output::Nothing,
@@ -225,14 +226,16 @@ impl Output {
 
 fn options(target: Target, source: &Source<'_>) -> SinkOptions {
     let filter = Some(source.filter).filter(|filter| !filter.is_empty());
-    let interface = SinkInterface {
-        linktype: LinkType(u16::try_from(source.link_type).unwrap_or(u16::MAX)),
+    let interface = |input: &Input| SinkInterface {
+        linktype: LinkType(u16::try_from(input.link_type).unwrap_or(u16::MAX)),
         snaplen: source.snaplen,
-        name: Some(source.interface.to_owned()),
+        name: Some(input.name.clone()),
         description: None,
         filter: filter.map(str::to_owned),
+        speed_bps: input.speed_bps,
     };
-    SinkOptions { interfaces: vec![interface], ..SinkOptions::new(target, clock::realtime_ns()) }
+    let interfaces = source.inputs.iter().map(interface).collect();
+    SinkOptions { interfaces, ..SinkOptions::new(target, clock::realtime_ns()) }
 }
 
 /// Returns the format for the extension of `file`. The default is pcapng, as pcap cannot store
@@ -260,6 +263,8 @@ pub(crate) struct FileOutput {
     streams: bool,
     /// Owners of the packets, and the text of the last comment.
     owners: Option<(Owners, String)>,
+    /// Number of the interface of the current batch.
+    interface: u32,
 }
 
 impl FileOutput {
@@ -272,7 +277,7 @@ impl FileOutput {
         } else {
             FileSink::create(options)?
         };
-        let mut file = Self { sink, streams, owners };
+        let mut file = Self { sink, streams, owners, interface: 0 };
         file.report_set_aside();
         Ok(Output::File(Box::new(file)))
     }
@@ -292,8 +297,12 @@ impl FileOutput {
         Ok(self.sink.start()?)
     }
 
+    pub(super) fn begin_batch(&mut self, input: usize) {
+        self.interface = u32::try_from(input).unwrap_or(u32::MAX);
+    }
+
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        let packet = frame_ref(frame, 0);
+        let packet = frame_ref(frame, self.interface);
         let Some((owners, text)) = &mut self.owners else { return Ok(self.sink.write(&packet)?) };
         text.clear();
         if let Some(found) = owners.of(frame)?.filter(|found| found.is_first) {
@@ -343,21 +352,26 @@ impl FileOutput {
         self.sink.written_bytes()
     }
 
-    /// Completes the file, with the ledger in its statistics block.
+    /// Completes the file, with the ledger of each interface in its statistics block.
     pub(super) fn close(self, report: &Report) -> Result<String, Error> {
-        let capture = &report.capture;
-        let statistics = Statistics {
-            interface: 0,
-            received: Some(capture.received),
-            dropped: Some(capture.lost.nic_missed),
-            filter_accepted: Some(capture.received.saturating_sub(capture.filtered)),
-            os_dropped: Some(capture.lost.total().saturating_sub(capture.lost.nic_missed)),
-            delivered: Some(capture.delivered),
-            ..Statistics::default()
-        };
-        let summary = self.sink.close(&[statistics])?;
+        let statistics: Vec<_> = report.interfaces().iter().zip(0..).map(statistics_of).collect();
+        let summary = self.sink.close(&statistics)?;
         report_unindexed(&summary);
         Ok(files_line(&summary))
+    }
+}
+
+/// Returns the statistics of the interface with a number in the file.
+fn statistics_of((report, interface): (&Report, u32)) -> Statistics {
+    let capture = &report.capture;
+    Statistics {
+        interface,
+        received: Some(capture.received),
+        dropped: Some(capture.lost.nic_missed),
+        filter_accepted: Some(capture.received.saturating_sub(capture.filtered)),
+        os_dropped: Some(capture.lost.total().saturating_sub(capture.lost.nic_missed)),
+        delivered: Some(capture.delivered),
+        ..Statistics::default()
     }
 }
 

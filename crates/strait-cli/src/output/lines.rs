@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use clap::{ArgAction, Args as ClapArgs};
 use strait_capture::Frame;
@@ -13,6 +14,7 @@ use strait_packet::summary::{self, Detail, Dump};
 
 use super::origin::Origin;
 use super::owners::OwnerText;
+use super::source::Input;
 use crate::Error;
 
 /// Options for the lines of packets.
@@ -93,8 +95,10 @@ pub(crate) struct Text {
     /// A quarter of an hour since the epoch and its offset from UTC in seconds. Time zones change
     /// their offset only at quarters.
     zone: (u64, i64),
-    /// Names of interfaces, for a capture on all interfaces.
+    /// Names of interfaces, for a capture on several interfaces.
     origin: Option<Origin>,
+    /// Link type of each input.
+    link_types: Vec<u16>,
     /// Owners of the packets, if they are reported.
     owners: Option<Owners>,
     /// Timestamps of the previous and the first packet.
@@ -108,11 +112,18 @@ const QUARTER_NS: u64 = 900 * 1_000_000_000;
 const BUFFERED_BYTES_MAX: usize = 1 << 16;
 
 impl Text {
-    /// Opens an output of lines on standard output.
-    pub(crate) fn open(link_type: u32, shown: Lines, owners: Option<Owners>) -> Result<Self, Error> {
-        let origin = Origin::of(link_type);
+    /// Opens an output of lines on standard output; `names` is a socket in the network namespace of
+    /// the interfaces.
+    pub(super) fn open(
+        inputs: &[Input],
+        names: Option<Arc<OwnedFd>>,
+        shown: Lines,
+        owners: Option<Owners>,
+    ) -> Result<Self, Error> {
         let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
-        let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
+        let link_type = |input: &Input| u16::try_from(input.link_type).unwrap_or(u16::MAX);
+        let link_types: Vec<u16> = inputs.iter().map(link_type).collect();
+        let link_type = link_types.first().copied().unwrap_or(u16::MAX);
         Ok(Self {
             out,
             lines: String::new(),
@@ -122,7 +133,8 @@ impl Text {
             prompt: shown.line_buffered || io::stdout().is_terminal(),
             lost: 0,
             zone: (u64::MAX, 0),
-            origin,
+            origin: Origin::of(inputs, names),
+            link_types,
             owners,
             before_ns: None,
             first_ns: None,
@@ -136,6 +148,15 @@ impl Text {
 
     pub(super) fn owners(&self) -> Option<&Owners> {
         self.owners.as_ref()
+    }
+
+    pub(super) fn begin_batch(&mut self, input: usize) {
+        if let Some(link_type) = self.link_types.get(input) {
+            self.options.link_type = *link_type;
+        }
+        if let Some(origin) = &mut self.origin {
+            origin.begin_batch(input);
+        }
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {

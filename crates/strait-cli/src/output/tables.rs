@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use strait_os::clock;
+use strait_packet::summary::link_type;
 use strait_program::broker::Broker;
 use strait_program::bucket::Bucket;
 use strait_table::export::Exporter;
@@ -18,12 +19,13 @@ use strait_table::messages::SelectedMessages;
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::Recovered;
 use strait_table::{
-    FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, interface_names, no_names, publish, schema,
-    sensor_name,
+    FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, interface_names, listed_names,
+    looked_up_names, no_names, publish, schema, sensor_name,
 };
 
 use super::place::Place;
 use super::publisher::Publisher;
+use super::source::Input;
 use super::table_output::TableOutput;
 use super::target::{self, CollectorUrl, Target};
 use super::targets::Targets;
@@ -187,7 +189,7 @@ impl Args {
         };
         let opened = self.places(&capture)?.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
         let mut targets = Targets::new(opened, owners);
-        targets.start_source(source.link_type, 0);
+        targets.set_inputs(source.inputs);
         Ok(Output::Tables(Box::new(targets)))
     }
 
@@ -362,7 +364,13 @@ fn host() -> Result<String, Error> {
 
 /// Returns the function that names the interfaces of a source.
 fn names_of(source: &Source<'_>, is_file: bool) -> InterfaceNames {
-    if is_file { no_names() } else { interface_names(source.interface, source.link_type) }
+    let is_cooked = |input: &Input| input.link_type == u32::from(link_type::LINUX_SLL2);
+    match (source.inputs, &source.names) {
+        _ if is_file => no_names(),
+        ([input], Some(socket)) if is_cooked(input) => looked_up_names(Arc::clone(socket)),
+        ([input], _) => interface_names(&input.name, input.link_type),
+        (inputs, _) => listed_names(inputs.iter().map(|input| (input.index, input.name.clone())).collect()),
+    }
 }
 
 fn report_recovered(recovered: &Recovered) {

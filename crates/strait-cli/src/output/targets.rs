@@ -13,6 +13,7 @@ use strait_table::{Packet, TableError};
 
 use super::closed::{ClosedTarget, at_once};
 use super::owners::OwnerTexts;
+use super::source::Input;
 use super::table_output::{Gauges, TableOutput};
 use crate::Error;
 use crate::sink::{CountTargets, Sink};
@@ -20,15 +21,18 @@ use crate::sink::{CountTargets, Sink};
 /// Open targets, at least one.
 pub(crate) struct Targets {
     all: Vec<TableOutput>,
+    /// Link type, and number of the first lane, of each input.
+    inputs: Vec<(u16, u32)>,
+    /// Link type of the current packets.
     link_type: u16,
-    /// Number of the first lane of the source.
+    /// Number of the first lane of the current input.
     lane: u32,
     owners: Option<OwnerTexts>,
 }
 
 impl Targets {
     pub(super) fn new(all: Vec<TableOutput>, owners: Option<Owners>) -> Self {
-        Self { all, link_type: 0, lane: 0, owners: owners.map(OwnerTexts::new) }
+        Self { all, inputs: Vec::new(), link_type: 0, lane: 0, owners: owners.map(OwnerTexts::new) }
     }
 
     /// Returns the owners of the packets, if they are reported.
@@ -40,6 +44,13 @@ impl Targets {
     pub(crate) fn start_source(&mut self, link_type: u32, lane: u32) {
         self.link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
         self.lane = lane;
+    }
+
+    /// Sets the inputs among which [`Sink::begin_batch`] selects. The first one is selected.
+    pub(super) fn set_inputs(&mut self, inputs: &[Input]) {
+        let input = |input: &Input| (u16::try_from(input.link_type).unwrap_or(u16::MAX), input.first_lane);
+        self.inputs = inputs.iter().map(input).collect();
+        self.begin_batch(0);
     }
 
     /// Ends the flows of a file and adds it to the ledger of each target.
@@ -114,6 +125,12 @@ impl Sink for Targets {
         self.all.iter_mut().try_for_each(TableOutput::start)
     }
 
+    fn begin_batch(&mut self, input: usize) {
+        if let Some(&(link_type, lane)) = self.inputs.get(input) {
+            (self.link_type, self.lane) = (link_type, lane);
+        }
+    }
+
     #[inline]
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let owner = match &mut self.owners {
@@ -126,7 +143,7 @@ impl Sink for Targets {
             wire_len: frame.wire_len,
             time_ns: frame.timestamp_ns,
             interface: frame.interface,
-            lane: self.lane + frame.queue,
+            lane: self.lane.saturating_add(frame.queue),
             direction: frame.direction.known(),
             owner: owner.as_ref(),
         };

@@ -34,7 +34,7 @@ pub(crate) fn scrape(address: SocketAddr) -> String {
 }
 
 /// Returns the sum of the samples of `name` that contain `label`.
-fn sum(text: &str, name: &str, label: &str) -> u64 {
+pub(crate) fn sum(text: &str, name: &str, label: &str) -> u64 {
     let is_of = |line: &&str| line.split(['{', ' ']).next() == Some(name) && line.contains(label);
     let values = text.lines().filter(is_of).map(|line| line.rsplit(' ').next().unwrap());
     values.map(|value| value.parse::<u64>().unwrap()).sum()

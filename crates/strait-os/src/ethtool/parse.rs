@@ -29,6 +29,20 @@ pub fn rings(words: &[u32]) -> Result<Rings> {
     Ok(Rings { rx, rx_max, tx, tx_max })
 }
 
+/// Reads the speed in `struct ethtool_cmd`, in bits per second: Mbit/s in two halves of 16 bits.
+pub fn speed_bps(words: &[u32]) -> Result<Option<u64>> {
+    let &[_, _, _, speed, _, _, _, speed_hi] = fields(words)?;
+    // Each half comes first in its word, in the byte order of the machine.
+    let half = |word: u32| {
+        let [first, second, ..] = word.to_ne_bytes();
+        u16::from_ne_bytes([first, second])
+    };
+    let megabits = u32::from(half(speed_hi)) << 16 | u32::from(half(speed));
+    // SPEED_UNKNOWN has all bits set; some drivers report 0 or 65535 without a carrier.
+    let is_known = !matches!(megabits, 0 | 0xffff | u32::MAX);
+    Ok(is_known.then(|| u64::from(megabits) * 1_000_000))
+}
+
 /// Reads `struct ethtool_value` of `ETHTOOL_GFLAGS`.
 pub fn flags(words: &[u32]) -> Result<Flags> {
     let &[_, flags] = fields(words)?;
@@ -122,6 +136,20 @@ mod tests {
     }
 
     #[test]
+    fn speed_has_two_halves_and_can_be_unknown() {
+        let halves = |low: u16, high: u16| {
+            let word = |half: u16| {
+                let [first, second] = half.to_ne_bytes();
+                u32::from_ne_bytes([first, second, 0xee, 0xee])
+            };
+            speed_bps(&[0, 0, 0, word(low), 0, 0, 0, word(high), 0, 0, 0]).unwrap()
+        };
+        assert_eq!((halves(1000, 0), halves(0x86a0, 1)), (Some(1_000_000_000), Some(100_000_000_000)));
+        assert_eq!((halves(0, 0), halves(0xffff, 0), halves(0xffff, 0xffff)), (None, None, None));
+        assert!((0..8).all(|len| speed_bps(&[0; 8][..len]).is_err()));
+    }
+
+    #[test]
     fn a_feature_is_fixed_unless_its_bit_is_available() {
         let names: Vec<String> =
             (0..40).map(|bit| if bit == 33 { "rx-gro" } else { "other" }.into()).collect();
@@ -140,7 +168,7 @@ mod tests {
             small in 0..12u32,
         ) {
             let _ = (channels(&words), rings(&words), flags(&words), driver(&words), feature_count(count));
-            let _ = strings(&words);
+            let _ = (strings(&words), speed_bps(&words));
             let counted = [&[0, 4, small], &words[..]].concat();
             if let Ok(names) = strings(&counted) {
                 prop_assert_eq!(names.len(), small as usize);

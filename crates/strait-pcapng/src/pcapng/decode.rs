@@ -159,6 +159,10 @@ impl File {
             match value.code {
                 option::IF_NAME => interface.name = Some(value.text()),
                 option::IF_DESCRIPTION => interface.description = Some(value.text()),
+                // Of another length it is not the speed; packets do not depend on it.
+                option::IF_SPEED => {
+                    interface.speed_bps = value.fixed::<8>().ok().map(|bytes| self.order.u64(&bytes, 0));
+                }
                 option::IF_OS => interface.os = Some(value.text()),
                 option::IF_FILTER => interface.filter = value.bytes.strip_prefix(&[0]).map(text),
                 option::IF_TSOFFSET => clock = clock.offset(self.order.u64(&value.fixed::<8>()?, 0) as i64),

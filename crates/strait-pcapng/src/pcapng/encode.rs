@@ -75,6 +75,9 @@ impl Encoder {
         out.extend_from_slice(&interface.snaplen.to_le_bytes());
         text(out, option::IF_NAME, interface.name);
         text(out, option::IF_DESCRIPTION, interface.description);
+        if let Some(speed_bps) = interface.speed_bps {
+            value(out, option::IF_SPEED, &[&speed_bps.to_le_bytes()]);
+        }
         value(out, option::IF_TSRESOL, &[&[NANOSECONDS]]);
         if let Some(filter) = interface.filter {
             value(out, option::IF_FILTER, &[&[FILTER_TEXT], clip(filter, OPTION_BYTES_MAX - 1)]);

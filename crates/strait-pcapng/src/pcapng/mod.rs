@@ -28,6 +28,7 @@ mod option {
     pub(super) const SHB_USERAPPL: u16 = 4;
     pub(super) const IF_NAME: u16 = 2;
     pub(super) const IF_DESCRIPTION: u16 = 3;
+    pub(super) const IF_SPEED: u16 = 8;
     pub(super) const IF_TSRESOL: u16 = 9;
     pub(super) const IF_FILTER: u16 = 11;
     pub(super) const IF_OS: u16 = 12;

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use strait_pcapng::pcap::Precision;
 use strait_pcapng::{
-    COMMENT_BYTES_MAX, Direction, Error, INTERFACES_MAX, Interface, LinkType, Packet, SNAPLEN_MAX, Section,
-    Statistics, packet_overhead, pcap, pcapng,
+    COMMENT_BYTES_MAX, Decoder, Direction, Error, INTERFACES_MAX, Interface, LinkType, Packet, Record,
+    SNAPLEN_MAX, Section, Statistics, Step, packet_overhead, pcap, pcapng,
 };
 
 use crate::owned::{Owned, OwnedPacket, decode, decode_in_pieces, only_packets, packets};
@@ -90,7 +90,7 @@ proptest! {
         let mut encoder = pcapng::Encoder::begin(&mut file, &section);
         let interface = Interface {
             linktype: LinkType::LINUX_SLL2, snaplen: 96,
-            name: text(3), description: text(4), filter: text(5), os: text(6),
+            name: text(3), description: text(4), filter: text(5), os: text(6), speed_bps: None,
         };
         encoder.interface(&mut file, &interface).unwrap();
         let (records, end) = decode(&file);
@@ -114,6 +114,24 @@ proptest! {
         encoder.statistics(&mut file, &statistics).unwrap();
         prop_assert!(file.len() - before <= pcapng::STATISTICS_BYTES_MAX);
         prop_assert_eq!(decode(&file).0.pop(), Some(Owned::Statistics(statistics)));
+    }
+}
+
+#[test]
+fn speed_round_trips() {
+    for speed_bps in [None, Some(100_000_000_000)] {
+        let mut file = Vec::new();
+        let interface = Interface { speed_bps, name: Some("eth0"), ..Interface::default() };
+        pcapng::Encoder::begin(&mut file, &Section::default()).interface(&mut file, &interface).unwrap();
+        let mut decoder = Decoder::new();
+        let (mut found, mut at) = (None, 0);
+        while let Ok(Step::Record { record, consumed }) = decoder.step(&file[at..]) {
+            at += consumed;
+            if let Record::Interface { interface, .. } = record {
+                found = Some(interface.speed_bps);
+            }
+        }
+        assert_eq!(found, Some(speed_bps));
     }
 }
 
