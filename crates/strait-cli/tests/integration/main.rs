@@ -15,6 +15,7 @@ mod interrupted;
 mod ipfix;
 mod kafka;
 mod killed;
+mod lake;
 mod links;
 mod metrics;
 mod nats;
