@@ -13,6 +13,7 @@ use strait_ledger::prometheus::{Text, write_capture, write_targets};
 use strait_ledger::{self as ledger, Report};
 
 use crate::Error;
+use crate::capture::filter_file::FilterFile;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::print_stderr;
@@ -31,6 +32,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) duration: Option<Duration>,
     /// Flag of a termination signal.
     pub(crate) terminated: &'a AtomicBool,
+    /// File with a filter that replaces that of the session on request.
+    pub(crate) filter_file: Option<&'a FilterFile>,
 }
 
 /// Runs the session to its end. Returns the ledger, and the error if one ended the session early.
@@ -250,6 +253,7 @@ impl<T: Sink> CaptureState<'_, T> {
         let mut reported = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
             self.wait_for_event(drawn + live::PERIOD);
+            self.reload_filter(live.as_mut());
             if self.is_over() {
                 // A failure is reported by the lane, which stops the session again.
                 let _ = lock(&self.session).stop();
@@ -272,6 +276,16 @@ impl<T: Sink> CaptureState<'_, T> {
         self.report_link(&mut reported, live.as_mut());
         if let Some(live) = &mut live {
             live.clear();
+        }
+    }
+
+    /// Replaces the filter by that of its file after a signal.
+    fn reload_filter(&self, live: Option<&mut LiveLine>) {
+        let Some(file) = self.limits.filter_file else { return };
+        let note = file.reload_if_requested(|program| lock(&self.session).replace_filter(program));
+        if let Some(note) = note {
+            live.into_iter().for_each(LiveLine::clear);
+            print_stderr(format_args!("strait: note: {note}\n"));
         }
     }
 

@@ -25,6 +25,7 @@ mod planted;
 mod reading;
 mod refusals;
 mod relay;
+mod reload;
 mod replay;
 mod rig;
 mod rotation;
