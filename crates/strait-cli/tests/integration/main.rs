@@ -31,6 +31,7 @@ mod rig;
 mod rotation;
 mod run;
 mod run_tap;
+mod service;
 mod setup;
 mod shell;
 mod table_inputs;
