@@ -138,8 +138,8 @@ impl Session {
     }
 
     /// Replaces the filter while other threads read the lanes, without a gap: each frame passes the
-    /// earlier filter or the new one. Frames that the earlier filter matched stay in the rings, and are
-    /// lent and counted as delivered. It needs no privilege.
+    /// earlier filter or the new one. Frames that the earlier filter matched stay in the rings, and
+    /// are lent and counted as delivered. It needs no privilege.
     ///
     /// # Errors
     /// The path does not use packet sockets, or one of the two filters does not run in the kernel.

@@ -46,8 +46,8 @@ impl FilterFile {
         Ok(Self { path: path.to_owned(), compiler, reloads, terminated, has_terminal: has_terminal() })
     }
 
-    /// After SIGHUP, reads the file and passes its filter to `replace`. Returns the note for the user.
-    /// A terminal that was closed ends the capture instead.
+    /// After SIGHUP, reads the file and passes its filter to `replace`. Returns the note for the
+    /// user. A terminal that was closed ends the capture instead.
     pub(crate) fn reload_if_requested(
         &self,
         replace: impl FnOnce(&Program) -> Result<(), strait_capture::Error>,

@@ -1,4 +1,5 @@
-//! SIGHUP during `strait capture -F FILE`: the filter changes without a gap, and the ledger balances.
+//! SIGHUP during `strait capture -F FILE`: the filter changes without a gap, and the ledger
+//! balances.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,8 +39,7 @@ impl Filtered {
         self.directory.path().join("out.pcapng")
     }
 
-    /// Writes another filter, and waits until the capture has read it. Returns the number of `notes`
-    /// of this kind then.
+    /// Writes another filter, and waits until the capture has printed one more `note`.
     fn reload(&self, filter: &str, note: &str) {
         let notes = |stderr: &str| stderr.matches(note).count();
         let before = notes(&self.capture.stderr());

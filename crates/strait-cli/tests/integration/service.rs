@@ -11,7 +11,7 @@ use crate::tables::files;
 
 const UNIT: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/strait-capture@.service"));
-/// Maximum exposure, in tenths: that of the proxy is 19, and a service without any hardening has 96.
+/// Maximum exposure in tenths. That of the proxy is 19, that of a service without hardening 96.
 const EXPOSURE_MAX: &str = "21";
 
 /// Returns the unit of the interface `right` with this program, and files in a directory.

@@ -224,9 +224,9 @@ impl<R: Ring> Engine<R> {
     }
 }
 
-/// Replaces the filter of a ring's socket. `rejects_sent` is true for a member of a fanout group that
-/// leaves out sent frames: the group receives frames through a protocol hook of its own, to which
-/// `PACKET_IGNORE_OUTGOING` of its members does not apply.
+/// Replaces the filter of a ring's socket. `rejects_sent` is true for a member of a fanout group
+/// that leaves out sent frames: the group receives frames through a protocol hook of its own, to
+/// which `PACKET_IGNORE_OUTGOING` of its members does not apply.
 pub(super) fn attach(program: &Program, socket: &Socket, rejects_sent: bool) -> Result<(), Error> {
     if !rejects_sent {
         return filter::attach(program, socket);

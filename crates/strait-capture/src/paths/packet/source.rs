@@ -39,8 +39,9 @@ impl PacketSource {
         }
     }
 
-    /// Replaces the filter of every socket. The kernel exchanges the program of a socket between two
-    /// frames (`SO_ATTACH_FILTER`), so that each frame passes either the earlier or the new one.
+    /// Replaces the filter of every socket. The kernel exchanges the program of a socket between
+    /// two frames (`SO_ATTACH_FILTER`), so that each frame passes either the earlier or the new
+    /// one.
     fn attach(&self, program: &Program) -> Result<(), Error> {
         let rejects_sent = self.sockets.len() > 1 && self.counters.directions == Directions::In;
         self.sockets.iter().try_for_each(|socket| engine::attach(program, socket, rejects_sent))?;
