@@ -66,7 +66,7 @@ having count(distinct destinationAddress) >= 20
 order by destinations desc, source
 limit 20;
 
--- beacons: connections that repeat at regular intervals: at least 10, which deviate by less than 10 percent
+-- beacons: TCP connections that repeat at regular intervals: at least 10, which deviate by less than 10 percent
 with following as (
   select sourceAddress as source, destinationAddress as destination, destinationTransportPort as port,
     flowStartNanoseconds - lag(flowStartNanoseconds) over (

@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use lab::{Finished, Wire, wait_until};
+use lab::{Finished, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use strait_packet::traffic::{Kind, Traffic};
 
 use crate::rig::{
-    Capture, LIMIT, assert_complete, balances, count, frames_of, ledger, lost, numbered, send, sizes,
+    Capture, LIMIT, STRAIT, assert_complete, balances, count, frames_of, ledger, lost, numbered, send, sizes,
 };
 
 /// Note after a replaced filter.
@@ -146,4 +146,22 @@ fn hangup_without_a_filter_file_ends_the_capture_with_a_complete_file() {
     let finished = capture.end(Signal::HUP).success();
     assert!(balances(&ledger(&finished)), "{}", finished.stderr);
     assert_complete(&out, 100);
+}
+
+#[test]
+fn closed_terminal_ends_a_capture_with_a_filter_file() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !program_or_skip("script") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [filter, out, part] =
+        ["filter", "out.pcapng", "out.pcapng.part"].map(|name| directory.path().join(name));
+    fs::write(&filter, "").unwrap();
+    let command = format!("{STRAIT} capture -i right -F {} -w {}", filter.display(), out.display());
+    let terminal = wire.right().command("script").args(["-qec", &command, "/dev/null"]).spawn().unwrap();
+    terminal.wait_for_stdout("listening on right", LIMIT).unwrap();
+    assert!(part.exists() && !out.exists());
+    terminal.signal(Signal::KILL);
+    assert!(wait_until(LIMIT, || out.exists()), "the file is complete");
 }
