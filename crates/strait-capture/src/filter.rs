@@ -99,6 +99,11 @@ pub(crate) fn note(notes: &mut Vec<String>, reason: Option<String>) {
     notes.extend(reason.map(|reason| format!("{USERSPACE_NOTE}{reason}")));
 }
 
+/// Returns true if the filter of these notes runs in this process.
+pub(crate) fn is_noted(notes: &[String]) -> bool {
+    notes.iter().any(|note| note.starts_with(USERSPACE_NOTE))
+}
+
 /// Returns true if `error` may mean that a filter is too large for the kernel: for the limit of
 /// memory (net.core.optmem_max), or for the limit of instructions, including those that the path
 /// adds.

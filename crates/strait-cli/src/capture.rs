@@ -2,12 +2,13 @@
 //! prints the ledger at the end.
 
 mod files;
+pub(crate) mod filter_file;
 pub(crate) mod interfaces;
 mod opening;
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -26,6 +27,7 @@ use crate::namespace;
 use crate::output::{self, Closed, ExportedTotals, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 
+use self::filter_file::FilterFile;
 pub(crate) use self::interfaces::ChosenInterface;
 pub(crate) use self::opening::link_name;
 
@@ -65,7 +67,7 @@ pub(crate) struct Args {
     /// Do not set the interface to promiscuous mode: tcpdump's -p
     #[arg(long, conflicts_with = "read")]
     no_promisc: bool,
-    /// Read the filter from this file
+    /// Read the filter from this file; of an interface, SIGHUP reads it again
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with = "filter")]
     filter_file: Option<PathBuf>,
     /// Print the ledger as one JSON object on standard output, and no packets
@@ -136,8 +138,6 @@ struct KernelArgs {
 
 /// Default snaplen, which is libpcap's maximum.
 const SNAPLEN: u32 = 262_144;
-/// Maximum bytes of a filter file. libpcap's compiler would need minutes for more.
-const FILTER_BYTES_MAX: u64 = 1 << 20;
 
 /// Parses a number of bytes. The session checks the maximum.
 fn snaplen(text: &str) -> Result<u32, String> {
@@ -230,11 +230,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         owners: inputs.each_session(Session::owners).into_iter().flatten().next(),
     })?;
     let metrics = Metrics::open(args.metrics)?;
+    let filter_file = args.watched_filter(&inputs, terminated)?;
     args.drop_privileges()?;
     args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
-    let limits = Limits { count: args.count, duration: args.time_limit(), terminated };
+    let limits = Limits {
+        count: args.count,
+        duration: args.time_limit(),
+        terminated,
+        filter_file: filter_file.as_ref(),
+    };
     let (report, failure) = lanes::run((inputs, lanes), &mut output, &limits, live, metrics.as_ref());
     if let Some(losses) = output.owner_losses() {
         print_stderr(format_args!("strait: note: {losses}\n"));
@@ -377,13 +383,20 @@ impl Args {
 
     fn filter(&self) -> Result<String, Error> {
         let Some(file) = &self.filter_file else { return Ok(self.filter.join(" ")) };
-        let failed =
-            |reason: String| Error::Failed(format!("read the filter from {}: {reason}", file.display()));
-        let length = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
-        if length > FILTER_BYTES_MAX {
-            return Err(failed(format!("it has {length} bytes, more than {FILTER_BYTES_MAX}")));
-        }
-        fs::read_to_string(file).map_err(|error| failed(error.to_string()))
+        filter_file::read(file)
+    }
+
+    /// Returns the filter file of a capture on interfaces.
+    fn watched_filter(
+        &self,
+        inputs: &Inputs,
+        terminated: &'static AtomicBool,
+    ) -> Result<Option<FilterFile>, Error> {
+        let Some(file) = self.filter_file.as_deref().filter(|_| self.read.is_empty()) else {
+            return Ok(None);
+        };
+        let interfaces = inputs.each_session(|session| session.interface().to_owned());
+        self.namespace.run(|| FilterFile::open(file, &interfaces, terminated)).map(Some)
     }
 
     /// Returns true if no packet is printed.

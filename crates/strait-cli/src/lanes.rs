@@ -19,6 +19,7 @@ use strait_ledger::{self as ledger, Report};
 
 pub(crate) use self::inputs::{Inputs, Lanes};
 use crate::Error;
+use crate::capture::filter_file::FilterFile;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::print_stderr;
@@ -37,6 +38,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) duration: Option<Duration>,
     /// Flag of a termination signal.
     pub(crate) terminated: &'a AtomicBool,
+    /// File with a filter that replaces that of the session on request.
+    pub(crate) filter_file: Option<&'a FilterFile>,
 }
 
 /// Runs the sessions to their end. Returns the ledger, and the error if one ended a session early.
@@ -311,6 +314,7 @@ impl<T: Sink> CaptureState<'_, T> {
         let mut reported = vec![LinkStatus::default(); self.inputs.links().len()];
         while self.running.load(Ordering::Acquire) > 0 {
             self.wait_for_event(drawn + live::PERIOD);
+            self.reload_filter(live.as_mut());
             if self.is_over() {
                 // A failure is reported by the lane, which stops its session again.
                 let _ = self.inputs.stop_all();
@@ -333,6 +337,16 @@ impl<T: Sink> CaptureState<'_, T> {
         self.report_links(&mut reported, live.as_mut());
         if let Some(live) = &mut live {
             live.clear();
+        }
+    }
+
+    /// Replaces the filter by that of its file after a signal.
+    fn reload_filter(&self, live: Option<&mut LiveLine>) {
+        let Some(file) = self.limits.filter_file else { return };
+        let note = file.reload_if_requested(|programs| self.inputs.replace_filters(programs));
+        if let Some(note) = note {
+            live.into_iter().for_each(LiveLine::clear);
+            print_stderr(format_args!("strait: note: {note}\n"));
         }
     }
 

@@ -298,6 +298,13 @@ pub fn end_on_termination() -> Result<()> {
     Ok(())
 }
 
+/// Makes each SIGHUP set a flag, and returns the flag, for a program that reads a file again. It
+/// replaces the handling of SIGHUP by [`on_termination`].
+pub fn on_reload() -> Result<&'static AtomicBool> {
+    signal::set_flag_on(libc::SIGHUP, &RELOADS, Handling::Always)?;
+    Ok(&RELOADS)
+}
+
 static RELOADS: AtomicBool = AtomicBool::new(false);
 static REOPENS: AtomicBool = AtomicBool::new(false);
 static UPGRADES: AtomicBool = AtomicBool::new(false);

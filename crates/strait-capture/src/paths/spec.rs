@@ -94,6 +94,12 @@ pub(crate) trait Source: Send + Sync {
     /// Replaces the filter on all lanes.
     fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error>;
 
+    /// Replaces the kernel's program on all lanes while other threads read them, without a gap.
+    /// Returns false if the path cannot. After an error `old` is in place.
+    fn replace_filter(&mut self, _old: &Program, _new: &Program) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Sets the directions to capture. Returns true if the filter has to be set again for it, false
     /// if nothing changes.
     fn set_directions(&mut self, directions: Directions) -> Result<bool, Error>;

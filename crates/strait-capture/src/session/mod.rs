@@ -3,6 +3,7 @@
 mod builder;
 mod info;
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -140,6 +141,36 @@ impl Session {
         }
         self.info.program = program;
         Ok(())
+    }
+
+    /// Replaces the filter while other threads read the lanes, without a gap: each frame passes the
+    /// earlier filter or the new one. Frames that the earlier filter matched stay in the rings, and
+    /// are lent and counted as delivered. It needs no privilege. Returns the earlier filter.
+    ///
+    /// # Errors
+    /// The path does not use packet sockets, or one of the two filters does not run in the kernel.
+    /// After an error the earlier filter is in place.
+    pub fn replace_filter(&mut self, program: &Program) -> Result<Program, Error> {
+        let program = filter::cut(program, self.info.snaplen)?;
+        let Info { directions, link, program: old, notes, path, .. } = &self.info;
+        let refused = |reason: &str| Err(Error::Usage(format!("{reason}: restart the capture")));
+        let (Some(source), Some(link)) = (&mut self.source, *link) else {
+            return refused("the filter of an open capture file cannot be replaced");
+        };
+        if self.elapsed.is_some() {
+            return refused("the capture has ended, so its filter cannot be replaced");
+        }
+        let (old, new) = (link.split(old, *directions)?, link.split(&program, *directions)?);
+        if filter::is_noted(notes) {
+            return refused("the present filter runs in this process and cannot be replaced");
+        }
+        if let Some(reason) = new.userspace_reason {
+            return refused(&format!("the new filter cannot run in the kernel, as {reason}"));
+        }
+        if !source.replace_filter(&old.kernels, &new.kernels)? {
+            return refused(&format!("the path {path} cannot replace the filter of a running capture"));
+        }
+        Ok(mem::replace(&mut self.info.program, program))
     }
 
     /// Changes the directions on `lanes`, which must be all lanes of this session. Frames that were

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strait_capture::{Lane, LinkStatus, Session};
+use strait_filter::cbpf::Program;
 use strait_ledger::{LaneCounts, Report};
 
 use super::lock;
@@ -63,6 +64,28 @@ impl Inputs {
     /// Returns the number of the first lane of each session.
     pub(crate) fn first_lanes(&self) -> Vec<u32> {
         self.all.iter().map(|input| input.first_lane).collect()
+    }
+
+    /// Replaces the filters of all sessions, in order. After a failure all have their earlier ones.
+    pub(super) fn replace_filters(&self, programs: &[Program]) -> Result<(), Error> {
+        let mut replaced: Vec<(&Input, Program)> = Vec::with_capacity(self.all.len());
+        for (input, program) in self.all.iter().zip(programs) {
+            // An interface that has failed has no frames.
+            if input.has_failed.load(Ordering::Acquire) {
+                continue;
+            }
+            let earlier = lock(&input.session).replace_filter(program);
+            match earlier {
+                Ok(earlier) => replaced.push((input, earlier)),
+                Err(error) => {
+                    for (input, earlier) in replaced {
+                        lock(&input.session).replace_filter(&earlier)?;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Stops the session at a position.

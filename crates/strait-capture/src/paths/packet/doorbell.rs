@@ -25,7 +25,7 @@
 //! A capture is correct without its doorbell, only later: if a bind fails the doorbell keeps its
 //! state, and the ring's own socket reports errors of the interface.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -51,13 +51,39 @@ const UNBIND_AFTER: Duration = Duration::from_millis(50);
 pub(super) struct Doorbell {
     socket: Arc<Socket>,
     receiver: Receiver,
-    filter: Vec<Instruction>,
+    filter: Arc<DoorbellFilter>,
     ifindex: u32,
     /// True for a member of a fanout group.
     grouped: bool,
     state: State,
     /// Time since which the reader has not slept.
     awake_since: Option<Instant>,
+}
+
+/// Filter of a doorbell, which another thread than the reader's can replace.
+pub(super) struct DoorbellFilter {
+    socket: Arc<Socket>,
+    /// Filter for the next time that the doorbell is armed.
+    instructions: Mutex<Vec<Instruction>>,
+}
+
+impl DoorbellFilter {
+    /// Replaces the filter. A doorbell that rejected all packets then rings again, also under load:
+    /// until the reader arms it, that costs time, and nothing else.
+    pub(super) fn replace(&self, program: &Program) -> Result<(), Error> {
+        let mut stored = self.lock();
+        *stored = instructions(program)?;
+        Ok(self.socket.attach_filter(&stored)?)
+    }
+
+    /// Attaches the filter again after another one.
+    fn restore(&self) -> Result<(), Error> {
+        Ok(self.socket.attach_filter(&self.lock())?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Instruction>> {
+        self.instructions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// State of the doorbell, see the diagram above.
@@ -85,13 +111,16 @@ pub(super) enum Armed {
 impl Doorbell {
     pub(super) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = shape.socket(&interface.name)?;
-        let filter = instructions(program)?;
-        socket.attach_filter(&filter)?;
+        let instructions = instructions(program)?;
+        socket.attach_filter(&instructions)?;
         socket.ignore_outgoing(shape.ignore_outgoing)?;
         socket.set_receive_buffer(QUEUE_BYTES)?;
         socket.bind(interface.index)?;
+        let socket = Arc::new(socket);
+        let instructions = Mutex::new(instructions);
+        let filter = Arc::new(DoorbellFilter { socket: Arc::clone(&socket), instructions });
         Ok(Self {
-            socket: Arc::new(socket),
+            socket,
             receiver: Receiver::new(RECEIVE_BATCH, SNAPLEN as usize),
             filter,
             ifindex: interface.index,
@@ -103,13 +132,17 @@ impl Doorbell {
 
     /// Replaces the filter from the next [`Doorbell::arm`] on.
     pub(super) fn set_filter(&mut self, program: &Program) -> Result<(), Error> {
-        self.filter = instructions(program)?;
-        self.socket.attach_filter(&self.filter)?;
+        self.filter.replace(program)?;
         self.finish_rebind();
         if matches!(self.state, State::Rejecting) {
             self.state = State::Bound;
         }
         Ok(())
+    }
+
+    /// Returns the filter, for another thread.
+    pub(super) fn filter(&self) -> &Arc<DoorbellFilter> {
+        &self.filter
     }
 
     pub(super) fn socket(&self) -> &Socket {
@@ -133,7 +166,7 @@ impl Doorbell {
         match self.state {
             State::Bound => {}
             State::Rejecting => {
-                self.socket.attach_filter(&self.filter)?;
+                self.filter.restore()?;
                 self.state = State::Bound;
             }
             State::Unbinding(_) | State::Unbound | State::Binding(_) => return Ok(Armed::NotBound),

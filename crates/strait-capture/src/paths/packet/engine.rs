@@ -224,6 +224,17 @@ impl<R: Ring> Engine<R> {
     }
 }
 
+/// Replaces the filter of a ring's socket. `rejects_sent` is true for a member of a fanout group
+/// that leaves out sent frames: the group receives frames through a protocol hook of its own, to
+/// which `PACKET_IGNORE_OUTGOING` of its members does not apply.
+pub(super) fn attach(program: &Program, socket: &Socket, rejects_sent: bool) -> Result<(), Error> {
+    if !rejects_sent {
+        return filter::attach(program, socket);
+    }
+    let received = program.without_pkttype_outgoing();
+    filter::attach(&received.map_err(|error| Error::Filter(error.to_string()))?, socket)
+}
+
 impl<R: Ring> Lend for Engine<R> {
     type Batch<'a> = Batch<R::Batch<'a>>;
 
@@ -333,13 +344,7 @@ impl<R: Ring> engine::Engine for Engine<R> {
     }
 
     fn accept_matching(&self, program: &Program) -> Result<(), Error> {
-        if !(self.grouped && self.ignores_outgoing) {
-            return filter::attach(program, &self.socket);
-        }
-        // A fanout group receives frames through a protocol hook of its own, to which
-        // PACKET_IGNORE_OUTGOING of its members does not apply. The filter rejects sent frames.
-        let received = program.without_pkttype_outgoing();
-        filter::attach(&received.map_err(|error| Error::Filter(error.to_string()))?, &self.socket)
+        attach(program, &self.socket, self.grouped && self.ignores_outgoing)
     }
 
     /// Call [`engine::Engine::reject_all`] first.

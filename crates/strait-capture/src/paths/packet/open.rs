@@ -1,5 +1,7 @@
 //! Opens a session on packet sockets.
 
+use std::sync::Arc;
+
 use strait_sys::packet::Fanout;
 use strait_sys::packet::v3::{Early, READS_EARLY};
 
@@ -71,7 +73,9 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
     for engine in &engines {
         sockets.push(engine.socket().try_clone()?);
     }
-    let source = PacketSource { sockets, counters, cuts_at_snaplen: R::CUTS_AT_SNAPLEN };
+    let doorbells =
+        engines.iter().filter_map(Engine::doorbell).map(|bell| Arc::clone(bell.filter())).collect();
+    let source = PacketSource { sockets, doorbells, counters, cuts_at_snaplen: R::CUTS_AT_SNAPLEN };
     Ok(Opened {
         engines: engines.into_iter().zip(numbers).collect(),
         source: Box::new(source),

@@ -1,9 +1,14 @@
 //! Reception of a session on packet sockets.
 
+use std::sync::Arc;
+
+use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
 use strait_os::process::wait_for_receive_paths;
 use strait_sys::packet::Socket;
 
+use super::doorbell::DoorbellFilter;
+use super::engine;
 use crate::counters::Counters;
 use crate::directions::Directions;
 use crate::error::Error;
@@ -17,6 +22,7 @@ const SLOT_BYTES_MAX: u32 = 1 << 16;
 /// frames that the filter rejected is computed.
 pub(super) struct PacketSource {
     pub(super) sockets: Vec<Socket>,
+    pub(super) doorbells: Vec<Arc<DoorbellFilter>>,
     pub(super) counters: Counters,
     /// See [`super::ring::Ring::CUTS_AT_SNAPLEN`].
     pub(super) cuts_at_snaplen: bool,
@@ -31,6 +37,15 @@ impl PacketSource {
         } else {
             String::new()
         }
+    }
+
+    /// Replaces the filter of every socket. The kernel exchanges the program of a socket between
+    /// two frames (`SO_ATTACH_FILTER`), so that each frame passes either the earlier or the new
+    /// one.
+    fn attach(&self, program: &Program) -> Result<(), Error> {
+        let rejects_sent = self.sockets.len() > 1 && self.counters.directions == Directions::In;
+        self.sockets.iter().try_for_each(|socket| engine::attach(program, socket, rejects_sent))?;
+        self.doorbells.iter().try_for_each(|doorbell| doorbell.replace(program))
     }
 }
 
@@ -63,6 +78,15 @@ impl Source for PacketSource {
         replaced.userspace_reason =
             replaced.userspace_reason.map(|reason| reason + &self.limit_note(change.snaplen));
         Ok(replaced)
+    }
+
+    fn replace_filter(&mut self, old: &Program, new: &Program) -> Result<bool, Error> {
+        self.counters.filters = true;
+        if let Err(error) = self.attach(new) {
+            self.attach(old)?;
+            return Err(error);
+        }
+        Ok(true)
     }
 
     fn set_directions(&mut self, directions: Directions) -> Result<bool, Error> {

@@ -1,0 +1,16 @@
+"""Runs queries.sql with Spark: python with_spark.py DIRECTORY [QUERY...]"""
+
+from pyspark.sql import SparkSession
+
+import common
+
+lake, names = common.arguments()
+builder = SparkSession.builder.appName("strait lake")
+# Spark has no times in nanoseconds, and reads them as numbers.
+spark = builder.config("spark.sql.legacy.parquet.nanosAsLong", "true").getOrCreate()
+for table in common.TABLES:
+    spark.read.parquet(f"{lake}/{table}").createOrReplaceTempView(table)
+for name, sql in common.queries(names):
+    result = spark.sql(sql)
+    common.show(name, result.columns, result.collect())
+spark.stop()
