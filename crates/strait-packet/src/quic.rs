@@ -20,8 +20,10 @@ pub const SAMPLE_OFFSET: usize = 4;
 pub const SAMPLE_LEN: usize = 16;
 /// Maximum length of a connection ID.
 const ID_LEN_MAX: usize = 20;
-/// Flags of every packet with a long header.
-const LONG: u8 = 0xc0;
+/// Flag of packets with a long header.
+const LONG: u8 = 0x80;
+/// Flag of all packets, unless the peer accepts packets without it (RFC 9287).
+const FIXED: u8 = 0x40;
 
 /// Version with known Initial packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +54,13 @@ pub struct Initial<'a> {
 pub enum Packet<'a> {
     /// Initial packet.
     Initial(Initial<'a>),
-    /// Retry: the client sends its Initial packets again, with other keys.
-    Retry,
+    /// Retry: the client sends its Initial packets again, with keys from the server's connection ID.
+    Retry {
+        /// Connection ID of the client.
+        destination_id: &'a [u8],
+        /// Connection ID of the server.
+        source_id: &'a [u8],
+    },
     /// Packet of another kind, whose keys are not in the packet.
     Other,
 }
@@ -64,10 +71,20 @@ pub fn has_long_header(datagram: &[u8]) -> bool {
         if flags & LONG == LONG && Version::of(u32::from_be_bytes([*a, *b, *c, *d])).is_some())
 }
 
-/// Returns the packets with long headers of a datagram. An error is the last item.
+/// Returns true if the first packet of `datagram` has the flag of all packets.
+pub fn has_fixed_flag(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|flags| flags & FIXED != 0)
+}
+
+/// Returns the packets with long headers of a datagram, or of several that a device has merged, with
+/// zeros between them. An error is the last item: an Initial packet is cut or malformed.
 pub fn packets(datagram: &[u8]) -> impl Iterator<Item = Result<Packet<'_>>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
+        if rest.len() < datagram.len() {
+            let padding = rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
+            rest = &rest[padding..];
+        }
         if !has_long_header(rest) {
             return None;
         }
@@ -87,18 +104,20 @@ fn packet<'a>(reader: &mut Reader<'a>, bytes: &'a [u8]) -> Result<Packet<'a>> {
     let kind = version.kind(flags);
     if kind == Kind::Retry {
         reader.rest = &[];
-        return Ok(Packet::Retry);
+        return Ok(Packet::Retry { destination_id, source_id });
     }
-    if kind == Kind::Initial {
-        let token_len = reader.number()?;
-        reader.take(token_len)?;
+    if kind == Kind::Other {
+        let passed = reader.number().and_then(|len| reader.take(len));
+        if passed.is_err() {
+            reader.rest = &[];
+        }
+        return Ok(Packet::Other);
     }
+    let token_len = reader.number()?;
+    reader.take(token_len)?;
     let len = reader.number()?;
     let number_offset = bytes.len() - reader.rest.len();
     let payload = reader.take(len)?;
-    if kind != Kind::Initial {
-        return Ok(Packet::Other);
-    }
     if payload.len() < SAMPLE_OFFSET + SAMPLE_LEN {
         return Err(invalid("length", payload.len() as u32, "at least 20"));
     }
@@ -271,7 +290,15 @@ mod tests {
         };
         let all: Vec<_> = packets(&datagram).collect();
         assert_eq!(all, [Ok(Packet::Initial(expected)), Ok(Packet::Other)]);
-        assert_eq!(packets(&long(0xf0, &[1, 2])).collect::<Vec<_>>(), [Ok(Packet::Retry)]);
+        let retry = Packet::Retry { destination_id: &[7, 8], source_id: &[] };
+        assert_eq!(packets(&long(0xf0, &[1, 2])).collect::<Vec<_>>(), [Ok(retry)]);
+        // Merged datagrams with padding, the second one without the fixed flag, and a cut packet.
+        let mut second = initial.clone();
+        second[0] = 0x80;
+        let merged = [initial.clone(), vec![0; 9], second, long(0xe0, &[3, 1])].concat();
+        let kinds: Vec<_> = packets(&merged).map(|packet| matches!(packet, Ok(Packet::Initial(_)))).collect();
+        assert_eq!(kinds, [true, true, false]);
+        assert!(packets(&merged).all(|packet| packet.is_ok()));
     }
 
     #[test]
@@ -283,7 +310,7 @@ mod tests {
             Some(Ok(Packet::Initial(Initial { version: Version::V2, .. })))
         ));
         packet[0] = 0xc0;
-        assert_eq!(packets(&packet).next(), Some(Ok(Packet::Retry)));
+        assert!(matches!(packets(&packet).next(), Some(Ok(Packet::Retry { .. }))));
     }
 
     #[test]

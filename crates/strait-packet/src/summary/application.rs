@@ -12,6 +12,8 @@ use crate::tls::{self, Sender};
 
 /// Maximum bytes of a first line; the rest is `...`.
 const TEXT_LEN_MAX: usize = 200;
+/// Characters between the texts of a line.
+const SEPARATORS: &[u8] = b" ,:";
 /// Ports of DHCP: server and client (RFC 2131 s4.1).
 const DHCP_PORTS: [u16; 2] = [67, 68];
 
@@ -31,7 +33,7 @@ impl Line<'_> {
     pub(super) fn datagram_application(&mut self, payload: &[u8], ports: [u16; 2]) -> fmt::Result {
         if ports.iter().any(|port| DHCP_PORTS.contains(port)) {
             self.dhcp(payload)
-        } else if quic::has_long_header(payload) {
+        } else if quic::has_fixed_flag(payload) && quic::has_long_header(payload) {
             self.quic(payload)
         } else {
             self.sip(payload)
@@ -40,18 +42,21 @@ impl Line<'_> {
 
     fn hello(&mut self, payload: &[u8]) -> fmt::Result {
         let mut buffer = Vec::new();
+        let Ok(hello) = tls::hello(payload, &mut buffer) else { return Ok(()) };
         // A hello of which the rest follows in other segments has a type.
-        let hello = tls::hello(payload, &mut buffer).ok().flatten();
         let is_client = hello.map_or(payload.get(5) == Some(&1), |hello| hello.sender == Sender::Client);
         write!(self.out, ": TLS {} hello", if is_client { "client" } else { "server" })?;
         let Some(hello) = hello else { return Ok(()) };
         if let Some(name) = hello.server_name().filter(|_| is_client) {
-            self.out.write_str(", ")?;
-            self.text(name)?;
+            self.out.write_str(", name ")?;
+            self.text(name, SEPARATORS)?;
         }
+        let mut room = TEXT_LEN_MAX;
         for (place, protocol) in hello.protocols().enumerate() {
-            self.out.write_str(if place == 0 { ", " } else { "," })?;
-            self.text(protocol)?;
+            self.out.write_str(if place == 0 { ", alpn " } else { "," })?;
+            let Some(left) = room.checked_sub(protocol.len() + 1) else { return self.out.write_str("...") };
+            room = left;
+            self.text(protocol, SEPARATORS)?;
         }
         Ok(())
     }
@@ -61,7 +66,7 @@ impl Line<'_> {
             Some(Ok(Packet::Initial(initial))) => {
                 (initial.version, initial.destination_id, initial.source_id)
             }
-            Some(Ok(Packet::Retry)) => return self.out.write_str(": QUIC retry"),
+            Some(Ok(Packet::Retry { .. })) => return self.out.write_str(": QUIC retry"),
             _ => return Ok(()),
         };
         let version = if version == quic::Version::V1 { 1 } else { 2 };
@@ -105,16 +110,17 @@ impl Line<'_> {
 
     fn first_line(&mut self, name: &str, payload: &[u8]) -> fmt::Result {
         write!(self.out, ": {name}: ")?;
-        self.text(first_line(payload))
+        self.text(first_line(payload), &[])
     }
 
-    /// Writes bytes of a packet, other than printable characters of ASCII as `\x1b`.
-    fn text(&mut self, bytes: &[u8]) -> fmt::Result {
+    /// Writes bytes of a packet: those of `escaped`, and all that are no printable characters of
+    /// ASCII, as `\x1b`.
+    fn text(&mut self, bytes: &[u8], escaped: &[u8]) -> fmt::Result {
         let (shown, rest) = bytes.split_at(bytes.len().min(TEXT_LEN_MAX));
         for &byte in shown {
             match byte {
                 b'\\' => self.out.write_str("\\\\")?,
-                b' '..=b'~' => self.out.write_char(char::from(byte))?,
+                b' '..=b'~' if !escaped.contains(&byte) => self.out.write_char(char::from(byte))?,
                 _ => write!(self.out, "\\x{byte:02x}")?,
             }
         }

@@ -216,12 +216,19 @@ fn client_hello() -> Vec<u8> {
 #[test]
 fn hellos_of_tls_follow_the_length() {
     let hello = client_hello();
-    assert_eq!(of_segment(&hello), ": TLS client hello, a.org, h2");
+    assert_eq!(of_segment(&hello), ": TLS client hello, name a.org, alpn h2");
     // The rest is in another segment.
     assert_eq!(of_segment(&hello[..40]), ": TLS client hello");
+    let mut spoofed = hello.clone();
+    let at = spoofed.len() - 9 - 5;
+    assert_eq!(&spoofed[at..at + 5], b"a.org");
+    spoofed[at..at + 5].copy_from_slice(b"a, :b");
+    assert_eq!(of_segment(&spoofed), ": TLS client hello, name a\\x2c\\x20\\x3ab, alpn h2");
+    // A record without content.
+    assert_eq!(of_segment(&[22, 3, 1, 0, 0, 1]), "");
     let mut server = hello;
     server[5] = 2;
-    assert_eq!(of_segment(&server), ": TLS server hello");
+    assert_eq!(of_segment(&server[..40]), ": TLS server hello");
 }
 
 #[test]

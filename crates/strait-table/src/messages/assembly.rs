@@ -9,7 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use strait_packet::protocol::ip;
-use strait_packet::{dns, http, tls, udp};
+use strait_packet::udp::Udp;
+use strait_packet::{dns, http, tls};
 
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
 use super::quic::Connections;
@@ -31,18 +32,10 @@ const DATAGRAM_PORTS: [u16; 3] = [DNS_PORT, 5353, 5355];
 
 /// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Stream {
-    pub(super) addresses: [IpAddr; 2],
-    pub(super) ports: [u16; 2],
-    pub(super) vlan: Option<u16>,
-}
-
-impl Stream {
-    /// Returns the direction from the receiver to the sender.
-    pub(super) fn reversed(self) -> Self {
-        let ([source, destination], [from, to]) = (self.addresses, self.ports);
-        Self { addresses: [destination, source], ports: [to, from], ..self }
-    }
+struct Stream {
+    addresses: [IpAddr; 2],
+    ports: [u16; 2],
+    vlan: Option<u16>,
 }
 
 /// State of a stream: its incomplete message, or the end of the last one.
@@ -126,7 +119,7 @@ impl Assembly {
         let addresses = [internet.source, internet.destination];
         let stream = Stream { addresses, ports, vlan: headers.vlan };
         match internet.protocol {
-            ip::UDP => self.take_datagram(headers, stream, (segment, is_cut), messages),
+            ip::UDP => self.take_datagram(headers, &stream, (segment, is_cut), messages),
             ip::TCP => {
                 let Some(tcp) = &headers.tcp else { return };
                 let data = segment.get(usize::from(tcp.header_length)..).unwrap_or_default();
@@ -153,16 +146,20 @@ impl Assembly {
     fn take_datagram(
         &mut self,
         headers: &Headers,
-        stream: Stream,
+        stream: &Stream,
         (segment, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
     ) {
-        let data = segment.get(udp::HEADER_LEN..).unwrap_or_default();
-        if !stream.ports.iter().any(|port| DATAGRAM_PORTS.contains(port)) {
-            self.quic.take(headers, (stream, data), is_cut, (messages, &mut self.missed));
-        } else if !self.selected.dns {
-            // Nothing else is on these ports.
-        } else if is_cut {
+        let data = Udp::parse(segment).map_or(&[][..], |datagram| datagram.payload());
+        let [source, destination] = stream.addresses;
+        let ends = [(source, stream.ports[0]), (destination, stream.ports[1])];
+        if self.quic.take(headers, (ends, data), is_cut, (messages, &mut self.missed)) {
+            return;
+        }
+        if !self.selected.dns || !stream.ports.iter().any(|port| DATAGRAM_PORTS.contains(port)) {
+            return;
+        }
+        if is_cut {
             self.missed.cut += 1;
         } else if data.len() > MESSAGE_BYTES_MAX {
             self.missed.too_long += 1;

@@ -20,9 +20,11 @@
 //! | packets cut by the snaplen in a message | 0 | missed: cut |
 //! | segments out of order, lost or cut in a stream of DNS | 0 | one missed, until a SYN |
 //! | bytes of a segment of DNS over TCP | 64 KiB | missed: too long, until a SYN |
-//! | connections of QUIC with a state | 1024, so 32 MiB | missed: evicted by another one |
-//! | ranges of a hello of QUIC with gaps between them | 64 | missed: too long |
+//! | connections of QUIC with a state | 1024, so 64 MiB | missed: evicted by another one |
+//! | CRYPTO frames in a packet, ranges of a hello with gaps between them | 128, 64 | missed: too long |
+//! | hellos of QUIC of each side | 2 | ignored |
 //! | packets of QUIC in a datagram | 16 | ignored |
+//! | packets of QUIC in a second for which keys are derived in vain | 10,000 | missed: a gap |
 //! | bytes of a text | 1024 | the text is cut, answers of DNS are left out |
 //! | answers of DNS in a row | 64 | left out |
 //! | bytes of texts in a batch of rows | 16 MiB | the batch is encoded |
@@ -30,7 +32,8 @@
 //!
 //! Every missed message is counted, and so is a message that its parser refuses. Exceptions: a
 //! message that comes after a later one of its stream is taken for one that is sent again, and
-//! messages with unknown starts in a stream of DNS count as one.
+//! messages with unknown starts in a stream of DNS count as one. So do all of one direction of a
+//! connection of QUIC whose first packet is unknown.
 
 mod assembly;
 mod batches;

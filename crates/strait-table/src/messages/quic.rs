@@ -3,25 +3,33 @@
 //! uses keys from the same ID, so that its hello is found only if that packet was captured.
 //!
 //! The frames of a hello come in any order and in several packets. [`Connections`] decrypts the
-//! packets of a connection until both hellos are complete.
+//! packets of a connection until both sides have sent their hellos.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::{aead, error::Unspecified};
 use strait_packet::quic::{self, CLIENT_ID_LEN_MIN, Crypto, Initial, Packet, Version};
-use strait_packet::udp;
 
-use super::assembly::Stream;
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed};
 use crate::headers::Headers;
 
-/// Maximum number of connections with a state. One takes the place of another with the same hash.
-const SLOTS: usize = 1024;
+/// Sets of connections; a hash selects the set of each.
+const SETS: usize = 256;
+/// Maximum number of connections in a set.
+const SET_LEN_MAX: usize = 4;
 /// Maximum number of packets that are read of a datagram. Some devices merge datagrams.
 const PACKETS_MAX: usize = 16;
+/// Maximum number of CRYPTO frames that are read of a packet. Browsers send about 20.
+const FRAMES_MAX: usize = 128;
 /// Maximum number of ranges of a hello that are complete, with gaps between them.
 const RANGES_MAX: usize = 64;
+/// Maximum number of hellos of a side: it sends a second one after a HelloRetryRequest.
+const HELLOS_MAX: usize = 2;
+/// Maximum number of packets in a second for which keys are derived in vain, which costs
+/// microseconds.
+const FAILURES_MAX: u32 = 10_000;
 /// Bytes of a record's header, which the parser of hellos expects.
 const RECORD_HEADER_LEN: usize = 5;
 /// Bytes of the header of a handshake message.
@@ -30,37 +38,54 @@ const HELLO_BYTES_MAX: usize = MESSAGE_BYTES_MAX - RECORD_HEADER_LEN;
 
 /// Connections whose hellos are incomplete, or were complete last.
 pub(super) struct Connections {
-    slots: Vec<Option<Box<Connection>>>,
+    sets: Vec<Vec<Entry>>,
     /// Random, so that a sender cannot choose connections that collide.
     random: RandomState,
+    /// A second of the packets' time, and the derivations in vain in it.
+    failures: (u64, u32),
 }
 
-/// Connection of which the first packet is known.
+/// What identifies a connection in both directions. The ID that the client has chosen for itself
+/// distinguishes the connections of one socket, and does not change during the handshake. Without
+/// VLANs: the directions can have different ones.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    /// Addresses and ports of client and server.
+    ends: [(IpAddr, u16); 2],
+    client_id: Vec<u8>,
+}
+
+struct Entry {
+    key: Key,
+    /// None if the first packet of the client is unknown. Its hellos were counted.
+    connection: Option<Box<Connection>>,
+}
+
 struct Connection {
-    /// The direction from client to server.
-    stream: Stream,
     version: Version,
-    /// Connection IDs that the client uses: of its first packet, and the server's.
+    /// Connection IDs of the server: that of the client's first packet, and the server's own.
     first_id: Vec<u8>,
     server_id: Vec<u8>,
     client_keys: Keys,
     server_keys: Keys,
-    client: Hello,
-    server: Hello,
-    /// True if the server has asked for the Initial packets again, with another connection ID.
+    client: Side,
+    server: Side,
+    /// True after a Retry, with the ID for the next keys until the client has used it.
     is_retried: bool,
+    retry_id: Option<Vec<u8>>,
+}
+
+/// Handshake messages of one side.
+#[derive(Default)]
+struct Side {
+    /// Number of its hellos, also of those that were given up.
+    hellos: usize,
+    /// Bytes of the complete ones, before the next one.
+    base: u64,
+    incomplete: Option<Box<Incomplete>>,
 }
 
 /// Data of a hello.
-#[derive(Default)]
-enum Hello {
-    #[default]
-    Missing,
-    Incomplete(Box<Incomplete>),
-    /// Complete, or given up.
-    Done,
-}
-
 struct Incomplete {
     /// Headers of its first packet.
     headers: Headers,
@@ -70,35 +95,47 @@ struct Incomplete {
     ranges: Vec<(usize, usize)>,
 }
 
+/// Where hellos and counts go.
+type Found<'a> = (&'a mut Vec<Message>, &'a mut Missed);
+
 impl Connections {
     pub(super) fn new(is_needed: bool) -> Self {
-        let slots = if is_needed { SLOTS } else { 0 };
-        Self { slots: std::iter::repeat_with(|| None).take(slots).collect(), random: RandomState::new() }
+        let sets = if is_needed { SETS } else { 0 };
+        Self {
+            sets: std::iter::repeat_with(Vec::new).take(sets).collect(),
+            random: RandomState::new(),
+            failures: (0, 0),
+        }
     }
 
-    /// Takes a datagram, of which the snaplen may have cut the end. Complete hellos are added to
-    /// `messages`.
+    /// Takes a datagram, of which the snaplen may have cut the end. Returns false if it is another
+    /// protocol's. Complete hellos are added to `messages`.
     pub(super) fn take(
         &mut self,
         headers: &Headers,
-        (stream, data): (Stream, &[u8]),
+        (ends, data): ([(IpAddr, u16); 2], &[u8]),
         is_cut: bool,
-        (messages, missed): (&mut Vec<Message>, &mut Missed),
-    ) {
-        if self.slots.is_empty() || !quic::has_long_header(data) {
-            return;
+        (messages, missed): Found<'_>,
+    ) -> bool {
+        if self.sets.is_empty() || !quic::has_long_header(data) {
+            return false;
         }
-        let length = headers.internet.map_or(0, |internet| internet.payload_length as usize);
-        let mut may_begin = length >= udp::HEADER_LEN + quic::INITIAL_DATAGRAM_LEN_MIN;
+        let mut may_begin = data.len() >= quic::INITIAL_DATAGRAM_LEN_MIN;
         for packet in quic::packets(data).take(PACKETS_MAX) {
             match packet {
                 Ok(Packet::Initial(initial)) => {
-                    self.take_initial(headers, (stream, may_begin), &initial, (messages, missed));
+                    self.take_initial(headers, (ends, may_begin), &initial, (messages, missed));
                     may_begin = false;
                 }
-                Ok(Packet::Retry) => {
-                    if let Some(connection) = self.find(&stream.reversed()) {
+                Ok(Packet::Retry { destination_id, source_id }) => {
+                    let [source, destination] = ends;
+                    let key = Key { ends: [destination, source], client_id: destination_id.to_vec() };
+                    if let Some(connection) = self.find(&key)
+                        && !connection.is_retried
+                        && connection.server_id.is_empty()
+                    {
                         connection.is_retried = true;
+                        connection.retry_id = Some(source_id.to_vec());
                     }
                 }
                 Ok(Packet::Other) => {}
@@ -107,11 +144,13 @@ impl Connections {
                 Err(_) => {}
             }
         }
+        true
     }
 
-    /// Forgets all connections, and counts those with an incomplete hello.
+    /// Forgets all connections, and counts the incomplete hellos.
     pub(super) fn end(&mut self) -> u64 {
-        self.slots.iter_mut().filter_map(Option::take).map(|connection| connection.incomplete()).sum()
+        let entries = self.sets.iter_mut().flat_map(|set| set.drain(..));
+        entries.filter_map(|entry| entry.connection).map(|connection| connection.incomplete()).sum()
     }
 
     /// Takes an Initial packet. Keys are derived only if it may begin a connection: that costs
@@ -119,121 +158,225 @@ impl Connections {
     fn take_initial(
         &mut self,
         headers: &Headers,
-        (stream, may_begin): (Stream, bool),
+        (ends, may_begin): ([(IpAddr, u16); 2], bool),
         initial: &Initial<'_>,
-        (messages, missed): (&mut Vec<Message>, &mut Missed),
+        (messages, missed): Found<'_>,
     ) {
-        if let Some(connection) = self.find(&stream.reversed()) {
-            if matches!(connection.server, Hello::Done) || connection.version != initial.version {
-                return;
-            }
-            let Some(payload) = connection.server_keys.decrypt(initial) else { return };
-            connection.server_id = initial.source_id.to_vec();
-            connection.server.take(headers, &payload, (messages, missed));
-            return;
-        }
-        let mut known = self.find(&stream);
-        if let Some(connection) = &mut known
+        let [source, destination] = ends;
+        let reversed = Key { ends: [destination, source], client_id: initial.destination_id.to_vec() };
+        if let Some(connection) = self.find(&reversed)
             && connection.version == initial.version
         {
-            let is_own =
-                [&connection.first_id, &connection.server_id].contains(&&initial.destination_id.to_vec());
-            if is_own && matches!(connection.client, Hello::Done) {
+            if connection.server.is_done() {
                 return;
             }
-            if let Some(payload) = connection.client_keys.decrypt(initial) {
-                connection.client.take(headers, &payload, (messages, missed));
+            if let Some(payload) = connection.server_keys.decrypt(initial) {
+                connection.server_id = initial.source_id.to_vec();
+                connection.server.take(headers, &payload, (messages, missed));
                 return;
             }
         }
-        if !may_begin || initial.destination_id.len() < CLIENT_ID_LEN_MIN {
+        let key = Key { ends, client_id: initial.source_id.to_vec() };
+        if let Some(connection) = self.find(&key)
+            && connection.take_from_client(headers, initial, (messages, missed))
+        {
             return;
         }
-        let keys = Keys::pair(initial.version, initial.destination_id).ok();
-        let opened = keys.and_then(|[client, server]| Some((client.decrypt(initial)?, client, server)));
-        match (opened, known) {
-            (Some((payload, client_keys, server_keys)), Some(connection)) if connection.is_retried => {
-                connection.is_retried = false;
-                connection.first_id = initial.destination_id.to_vec();
-                (connection.client_keys, connection.server_keys) = (client_keys, server_keys);
-                connection.client.take(headers, &payload, (messages, missed));
-            }
-            (Some((payload, client_keys, server_keys)), _) => {
-                let mut connection = Box::new(Connection {
-                    stream,
-                    version: initial.version,
-                    first_id: initial.destination_id.to_vec(),
-                    server_id: Vec::new(),
-                    client_keys,
-                    server_keys,
-                    client: Hello::Missing,
-                    server: Hello::Missing,
-                    is_retried: false,
-                });
-                connection.client.take(headers, &payload, (messages, missed));
-                let at = self.slot(&stream);
-                let replaced = self.slots.get_mut(at).and_then(|slot| slot.replace(connection));
-                missed.evicted += replaced.map_or(0, |other| other.incomplete());
-            }
-            // Of a known connection, it is damaged.
-            (None, Some(_)) => {}
-            (None, None) => missed.gaps += 1,
+        let Some((payload, [client_keys, server_keys])) = self.begin(headers, may_begin, initial) else {
+            self.count_unknown(key, may_begin, missed);
+            return;
+        };
+        if let Some(connection) = self.find(&key)
+            && !key.client_id.is_empty()
+            && connection.server_id.is_empty()
+        {
+            // After a Retry that was not captured.
+            connection.renew(initial, [client_keys, server_keys]);
+            connection.client.take(headers, &payload, (messages, missed));
+            return;
         }
+        let mut connection = Box::new(Connection {
+            version: initial.version,
+            first_id: initial.destination_id.to_vec(),
+            server_id: Vec::new(),
+            client_keys,
+            server_keys,
+            client: Side::default(),
+            server: Side::default(),
+            is_retried: false,
+            retry_id: None,
+        });
+        connection.client.take(headers, &payload, (messages, missed));
+        self.insert(key, connection, missed);
     }
 
-    fn slot(&self, stream: &Stream) -> usize {
-        self.random.hash_one(stream) as usize % SLOTS
+    /// Decrypts the first packet of a client. Returns its keys and those of the server.
+    fn begin(
+        &mut self,
+        headers: &Headers,
+        may_begin: bool,
+        initial: &Initial<'_>,
+    ) -> Option<(Vec<u8>, [Keys; 2])> {
+        if !may_begin || initial.destination_id.len() < CLIENT_ID_LEN_MIN {
+            return None;
+        }
+        let second = headers.time_ns / 1_000_000_000;
+        if self.failures.0 != second {
+            self.failures = (second, 0);
+        }
+        if self.failures.1 >= FAILURES_MAX {
+            return None;
+        }
+        let opened = Keys::pair(initial.version, initial.destination_id).ok().and_then(|keys| {
+            let payload = keys[0].decrypt(initial)?;
+            Some((payload, keys))
+        });
+        self.failures.1 += u32::from(opened.is_none());
+        opened
     }
 
-    fn find(&mut self, stream: &Stream) -> Option<&mut Connection> {
-        let at = self.slot(stream);
-        self.slots.get_mut(at)?.as_deref_mut().filter(|connection| connection.stream == *stream)
+    /// Counts the hello in a packet without known keys, once for each direction of a connection.
+    fn count_unknown(&mut self, key: Key, may_begin: bool, missed: &mut Missed) {
+        let Some(set) = self.set(&key).filter(|_| may_begin) else { return };
+        if set.iter().any(|entry| entry.key == key) {
+            return;
+        }
+        missed.gaps += 1;
+        if set.len() == SET_LEN_MAX {
+            let Some(at) = set.iter().position(Entry::is_done) else { return };
+            set.remove(at);
+        }
+        set.push(Entry { key, connection: None });
+    }
+
+    /// Adds a connection in place of one with the same key, a complete one, or the oldest one.
+    fn insert(&mut self, key: Key, connection: Box<Connection>, missed: &mut Missed) {
+        let Some(set) = self.set(&key) else { return };
+        let same = set.iter().position(|entry| entry.key == key);
+        if same.is_some() || set.len() == SET_LEN_MAX {
+            let at = same.or_else(|| set.iter().position(Entry::is_done)).unwrap_or(0);
+            let replaced = set.remove(at).connection;
+            missed.evicted += replaced.map_or(0, |other| other.missing());
+        }
+        set.push(Entry { key, connection: Some(connection) });
+    }
+
+    fn set(&mut self, key: &Key) -> Option<&mut Vec<Entry>> {
+        let at = self.random.hash_one(key) as usize % SETS;
+        self.sets.get_mut(at)
+    }
+
+    fn find(&mut self, key: &Key) -> Option<&mut Connection> {
+        self.set(key)?.iter_mut().find(|entry| entry.key == *key)?.connection.as_deref_mut()
+    }
+}
+
+impl Entry {
+    /// Returns true if both sides have sent a hello, or nothing more can be known.
+    fn is_done(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| connection.missing() == 0)
     }
 }
 
 impl Connection {
+    /// Takes a packet of the client. Returns false if it has other keys.
+    fn take_from_client(
+        &mut self,
+        headers: &Headers,
+        initial: &Initial<'_>,
+        (messages, missed): Found<'_>,
+    ) -> bool {
+        if self.version != initial.version {
+            return false;
+        }
+        let id = initial.destination_id;
+        if self.client.is_done() && (self.first_id == id || self.server_id == id) {
+            return true;
+        }
+        if self.retry_id.as_deref() == Some(id) {
+            let Ok(keys) = Keys::pair(initial.version, id) else { return false };
+            self.renew(initial, keys);
+        }
+        let Some(payload) = self.client_keys.decrypt(initial) else { return false };
+        self.client.take(headers, &payload, (messages, missed));
+        true
+    }
+
+    /// Goes on with the keys of another first packet.
+    fn renew(&mut self, initial: &Initial<'_>, [client_keys, server_keys]: [Keys; 2]) {
+        self.first_id = initial.destination_id.to_vec();
+        (self.client_keys, self.server_keys) = (client_keys, server_keys);
+        self.is_retried = true;
+        self.retry_id = None;
+    }
+
     /// Returns the number of incomplete hellos.
     fn incomplete(&self) -> u64 {
-        [&self.client, &self.server].into_iter().filter(|hello| matches!(hello, Hello::Incomplete(_))).count()
-            as u64
+        [&self.client, &self.server].into_iter().filter(|side| side.incomplete.is_some()).count() as u64
+    }
+
+    /// Returns the number of sides without a hello, or with an incomplete one.
+    fn missing(&self) -> u64 {
+        let is_missing = |side: &&Side| side.hellos == 0 || side.incomplete.is_some();
+        [&self.client, &self.server].into_iter().filter(is_missing).count() as u64
     }
 }
 
-impl Hello {
-    /// Takes the payload of a packet. A complete hello is added to `messages`, as a record.
-    fn take(
-        &mut self,
-        headers: &Headers,
-        payload: &[u8],
-        (messages, missed): (&mut Vec<Message>, &mut Missed),
-    ) {
-        for frame in Crypto::new(payload) {
-            if matches!(self, Self::Missing) {
-                let (bytes, ranges) = (Vec::new(), Vec::new());
-                *self = Self::Incomplete(Box::new(Incomplete { headers: *headers, bytes, ranges }));
+impl Side {
+    fn is_done(&self) -> bool {
+        self.hellos >= HELLOS_MAX
+    }
+
+    /// Takes the payload of a packet. Complete hellos are added to `messages`, each as a record.
+    fn take(&mut self, headers: &Headers, payload: &[u8], (messages, missed): Found<'_>) {
+        for (place, frame) in Crypto::new(payload).enumerate() {
+            if self.is_done() {
+                return;
             }
-            let Self::Incomplete(incomplete) = self else { return };
             let Ok((offset, data)) = frame else {
                 missed.malformed += 1;
-                *self = Self::Done;
+                self.give_up();
                 return;
             };
-            if !incomplete.add(offset, data) {
+            // Sent again.
+            let behind = self.base.saturating_sub(offset);
+            let data = usize::try_from(behind).ok().and_then(|behind| data.get(behind..)).unwrap_or_default();
+            if data.is_empty() {
+                continue;
+            }
+            let offset = offset.saturating_sub(self.base);
+            let incomplete = self.incomplete.get_or_insert_with(|| Box::new(Incomplete::new(headers)));
+            if place >= FRAMES_MAX || !incomplete.add(offset, data) {
                 missed.too_long += 1;
-                *self = Self::Done;
+                self.give_up();
                 return;
             }
             if let Some(record) = incomplete.record() {
                 let headers = incomplete.headers;
+                let rest = incomplete.bytes.len() + RECORD_HEADER_LEN - record.len();
+                self.base += (record.len() - RECORD_HEADER_LEN) as u64;
                 messages.push(Message { application: Application::Tls, headers, bytes: record });
-                *self = Self::Done;
-                return;
+                self.incomplete = None;
+                self.hellos += 1;
+                if rest > 0 {
+                    // No side sends a second hello before it has received an answer.
+                    self.give_up();
+                }
             }
         }
+    }
+
+    fn give_up(&mut self) {
+        self.incomplete = None;
+        self.hellos = HELLOS_MAX;
     }
 }
 
 impl Incomplete {
+    fn new(headers: &Headers) -> Self {
+        Self { headers: *headers, bytes: Vec::new(), ranges: Vec::new() }
+    }
+
     /// Adds data of the hello. Returns false if the hello is too long, or in too many pieces.
     fn add(&mut self, offset: u64, data: &[u8]) -> bool {
         let Some(start) = usize::try_from(offset).ok().filter(|start| *start <= HELLO_BYTES_MAX) else {
@@ -247,15 +390,15 @@ impl Incomplete {
             self.bytes.resize(end, 0);
         }
         self.bytes[start..end].copy_from_slice(data);
-        self.ranges.push((start, end));
-        self.ranges.sort_unstable();
-        self.ranges.dedup_by(|next, range| {
-            let joins = next.0 <= range.1;
-            if joins {
-                range.1 = range.1.max(next.1);
-            }
-            joins
-        });
+        // The ranges that it touches.
+        let first = self.ranges.partition_point(|range| range.1 < start);
+        let after = self.ranges.partition_point(|range| range.0 <= end);
+        let touched = &self.ranges[first..after];
+        let joined = (
+            touched.first().map_or(start, |range| range.0.min(start)),
+            touched.last().map_or(end, |range| range.1.max(end)),
+        );
+        self.ranges.splice(first..after, [joined]);
         self.ranges.len() <= RANGES_MAX
     }
 
@@ -349,32 +492,33 @@ fn info(len: usize, label: &[u8]) -> Vec<u8> {
 }
 
 /// Parses bytes as a datagram of a client, and as a decrypted payload: for a fuzzer. Returns the
-/// hello in the payload.
+/// hellos in the payload.
 pub(super) fn parse_all(headers: &Headers, bytes: &[u8]) -> Vec<Message> {
     let (mut messages, mut missed) = (Vec::new(), Missed::default());
-    if let (Some(internet), Some(ports)) = (&headers.internet, headers.ports) {
-        let stream = Stream { addresses: [internet.source, internet.destination], ports, vlan: headers.vlan };
+    if let (Some(internet), Some([source, destination])) = (&headers.internet, headers.ports) {
+        let ends = [(internet.source, source), (internet.destination, destination)];
         let mut connections = Connections::new(true);
-        connections.take(headers, (stream, bytes), false, (&mut messages, &mut missed));
+        connections.take(headers, (ends, bytes), false, (&mut messages, &mut missed));
     }
-    Hello::default().take(headers, bytes, (&mut messages, &mut missed));
+    Side::default().take(headers, bytes, (&mut messages, &mut missed));
     messages
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::Internet;
 
     const ID: &[u8] = b"12345678";
-    const SERVER_ID: &[u8] = b"abc";
+    const CLIENT_ID: &[u8] = b"abc";
 
-    fn stream() -> Stream {
-        Stream {
-            addresses: ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap()),
-            ports: [4000, 443],
-            vlan: None,
-        }
+    type Ends = [(IpAddr, u16); 2];
+
+    fn ends() -> Ends {
+        [("10.0.0.1".parse().unwrap(), 4000), ("10.0.0.2".parse().unwrap(), 443)]
+    }
+
+    fn reversed([source, destination]: Ends) -> Ends {
+        [destination, source]
     }
 
     /// Connections, and what they have returned.
@@ -389,7 +533,7 @@ mod tests {
             Self { connections: Connections::new(true), messages: Vec::new(), missed: Missed::default() }
         }
 
-        fn take(&mut self, stream: Stream, datagram: &[u8], is_cut: bool) {
+        fn take(&mut self, ends: Ends, datagram: &[u8], is_cut: bool) {
             let packet = crate::Packet {
                 bytes: &[],
                 link_type: 1,
@@ -400,27 +544,16 @@ mod tests {
                 direction: None,
                 owner: None,
             };
-            let mut headers = Headers::of(&packet);
-            headers.internet = Some(Internet {
-                source: stream.addresses[0],
-                destination: stream.addresses[1],
-                protocol: 17,
-                ttl: 64,
-                identification: None,
-                fragment_offset: None,
-                length: 0,
-                payload_length: (udp::HEADER_LEN + datagram.len()) as u32,
-            });
-            self.connections.take(
-                &headers,
-                (stream, datagram),
-                is_cut,
-                (&mut self.messages, &mut self.missed),
-            );
+            let headers = Headers::of(&packet);
+            self.connections.take(&headers, (ends, datagram), is_cut, (&mut self.messages, &mut self.missed));
         }
 
         fn client(&mut self, payload: &[u8]) {
-            self.take(stream(), &packet(0, [ID, SERVER_ID], ID, payload), false);
+            self.take(ends(), &packet(0, [ID, CLIENT_ID], ID, payload), false);
+        }
+
+        fn server(&mut self, payload: &[u8]) {
+            self.take(reversed(ends()), &packet(1, [CLIENT_ID, b"server"], ID, payload), false);
         }
 
         /// Returns the hellos without their record headers.
@@ -485,9 +618,8 @@ mod tests {
         rig.client(&[crypto(0, &hello[..350]), vec![1], crypto(400, &hello[400..710])].concat());
         assert_eq!(rig.hellos(), [&hello]);
         assert_eq!(rig.messages[0].bytes[..RECORD_HEADER_LEN], [22, 3, 3, 5, 0xe0]);
-        // Sent again, and what follows.
+        // Sent again.
         rig.client(&crypto(0, &hello));
-        rig.client(&crypto(1504, &hello));
         assert_eq!((rig.messages.len(), rig.missed, rig.connections.end()), (1, Missed::default(), 0));
     }
 
@@ -495,56 +627,111 @@ mod tests {
     fn server_has_the_keys_of_the_clients_first_packet() {
         let (first, second) = (hello(40), hello(50));
         let mut rig = Rig::new();
-        let answer = packet(1, [SERVER_ID, b"server"], ID, &crypto(0, &second));
-        rig.take(stream().reversed(), &answer, false);
-        assert!(rig.messages.is_empty());
-        // The connection ID is too short for that of a client.
-        assert_eq!(rig.missed, Missed::default());
+        rig.server(&crypto(0, &second));
+        rig.server(&crypto(0, &second));
+        // Once for each direction.
+        assert_eq!((rig.messages.len(), rig.missed), (0, Missed { gaps: 1, ..Missed::default() }));
         rig.client(&crypto(0, &first));
-        rig.take(stream().reversed(), &answer, false);
+        rig.server(&crypto(0, &second));
         assert_eq!(rig.hellos(), [&first, &second]);
         // The client's later packets have the server's ID, and the first keys.
-        rig.take(stream(), &packet(0, [b"server", SERVER_ID], ID, &crypto(0, &first)), false);
-        assert_eq!((rig.messages.len(), rig.missed), (2, Missed::default()));
+        rig.take(ends(), &packet(0, [b"server", CLIENT_ID], ID, &crypto(0, &first)), false);
+        assert_eq!((rig.messages.len(), rig.missed.gaps), (2, 1));
+    }
+
+    #[test]
+    fn each_side_has_a_second_hello_after_a_retry_request() {
+        let hello = hello(40);
+        let mut rig = Rig::new();
+        for offset in [0, hello.len() as u16, 0] {
+            rig.client(&crypto(offset, &hello));
+            rig.server(&crypto(offset, &hello));
+        }
+        rig.client(&crypto(2 * hello.len() as u16, &hello));
+        assert_eq!((rig.hellos().len(), rig.missed), (4, Missed::default()));
+    }
+
+    #[test]
+    fn connections_of_one_socket_are_apart() {
+        let (long, short) = (hello(1500), hello(40));
+        let ids: [[&[u8]; 2]; 2] = [[b"first-id", b"a"], [b"other-id", b"b"]];
+        let mut rig = Rig::new();
+        for part in [&crypto(0, &long[..900]), &crypto(900, &long[900..]), &crypto(0, &long[..900])] {
+            for [server, client] in ids {
+                rig.take(ends(), &packet(0, [server, client], server, part), false);
+            }
+        }
+        for [first, client] in ids {
+            let answer = packet(1, [client, b"server"], first, &crypto(0, &short));
+            rig.take(reversed(ends()), &answer, false);
+        }
+        assert_eq!((rig.hellos(), rig.missed), (vec![&long[..], &long, &short, &short], Missed::default()));
+        // The other side begins one, too.
+        rig.take(reversed(ends()), &packet(0, [b"third-id", b"c"], b"third-id", &crypto(0, &short)), false);
+        assert_eq!((rig.hellos().len(), rig.missed), (5, Missed::default()));
     }
 
     #[test]
     fn next_connection_of_the_same_ports_has_a_hello_of_its_own() {
         let hello = hello(40);
         let mut rig = Rig::new();
-        rig.client(&crypto(0, &hello));
-        rig.take(stream(), &packet(0, [b"87654321", b""], b"87654321", &crypto(0, &hello)), false);
-        assert_eq!((rig.hellos().len(), rig.missed), (2, Missed::default()));
+        for id in [b"first-id", b"other-id"] {
+            rig.take(ends(), &packet(0, [id, b""], id, &crypto(0, &hello)), false);
+            rig.take(reversed(ends()), &packet(1, [b"", b"server"], id, &crypto(0, &hello)), false);
+        }
+        assert_eq!((rig.hellos().len(), rig.missed), (4, Missed::default()));
     }
 
     #[test]
     fn hello_is_sent_again_after_a_retry() {
         let hello = hello(40);
+        let retry = [&[0xf0, 0, 0, 0, 1, 3], CLIENT_ID, &[2, b'r', b's', 9]].concat();
         let mut rig = Rig::new();
         rig.client(&crypto(0, &hello));
-        rig.take(stream().reversed(), &[0xf0, 0, 0, 0, 1, 0, 0, 9], false);
-        rig.take(stream(), &packet(0, [b"87654321", b""], b"87654321", &crypto(0, &hello)), false);
-        let answer = packet(1, [b"", b"server"], b"87654321", &crypto(0, &hello));
-        rig.take(stream().reversed(), &answer, false);
+        rig.take(reversed(ends()), &retry, false);
+        rig.take(reversed(ends()), &retry, false);
+        rig.take(ends(), &packet(0, [b"rs", CLIENT_ID], b"rs", &crypto(0, &hello)), false);
+        rig.take(reversed(ends()), &packet(1, [CLIENT_ID, b"server"], b"rs", &crypto(0, &hello)), false);
+        assert_eq!((rig.hellos().len(), rig.missed), (2, Missed::default()));
+        // Without the Retry.
+        let mut rig = Rig::new();
+        rig.client(&crypto(0, &hello));
+        rig.take(ends(), &packet(0, [b"other-id", CLIENT_ID], b"other-id", &crypto(0, &hello)), false);
+        rig.take(
+            reversed(ends()),
+            &packet(1, [CLIENT_ID, b"server"], b"other-id", &crypto(0, &hello)),
+            false,
+        );
         assert_eq!((rig.hellos().len(), rig.missed), (2, Missed::default()));
     }
 
     #[test]
     fn hellos_beyond_a_limit_are_counted() {
-        let mut rig = Rig::new();
-        rig.client(&crypto((HELLO_BYTES_MAX - 1) as u16, b"ab"));
-        assert_eq!(rig.missed, Missed { too_long: 1, ..Missed::default() });
-        let mut rig = Rig::new();
+        let count = |payload: &[u8]| {
+            let mut rig = Rig::new();
+            rig.client(payload);
+            // Given up.
+            rig.client(&crypto(0, &hello(40)));
+            assert!(rig.messages.is_empty());
+            rig.missed
+        };
+        let too_long = Missed { too_long: 1, ..Missed::default() };
+        assert_eq!(count(&crypto((HELLO_BYTES_MAX - 1) as u16, b"ab")), too_long);
         let frames: Vec<_> = (0..=RANGES_MAX as u16).flat_map(|i| crypto(2 * i, b"a")).collect();
-        rig.client(&frames);
-        assert_eq!(rig.missed, Missed { too_long: 1, ..Missed::default() });
-        let mut rig = Rig::new();
-        rig.client(&[crypto(0, b"\x01\0\x10"), vec![8]].concat());
-        assert_eq!(rig.missed, Missed { malformed: 1, ..Missed::default() });
+        assert_eq!(count(&frames), too_long);
+        assert_eq!(count(&crypto(0, b"\x01").repeat(FRAMES_MAX + 1)), too_long);
+        let malformed = Missed { malformed: 1, ..Missed::default() };
+        assert_eq!(count(&[crypto(0, b"\x01\0\x10"), vec![8]].concat()), malformed);
         let mut rig = Rig::new();
         rig.client(&crypto(0, b"\x01\0\x10"));
-        assert_eq!(rig.connections.end(), 1);
-        assert!(rig.messages.is_empty());
+        assert_eq!((rig.messages.len(), rig.connections.end()), (0, 1));
+    }
+
+    #[test]
+    fn empty_frames_are_ignored() {
+        let mut rig = Rig::new();
+        rig.client(&[&crypto(0, b"")[..], &crypto(16_000, b"")].concat());
+        assert_eq!((rig.connections.end(), rig.missed), (0, Missed::default()));
     }
 
     #[test]
@@ -553,25 +740,48 @@ mod tests {
         let whole = packet(0, [ID, b""], ID, &crypto(0, &hello(40)));
         let mut damaged = whole.clone();
         damaged[1199] ^= 1;
-        rig.take(stream(), &damaged, false);
-        assert_eq!(rig.missed, Missed { gaps: 1, ..Missed::default() });
-        rig.take(stream(), &whole[..600], true);
-        assert_eq!(rig.missed, Missed { gaps: 1, cut: 1, ..Missed::default() });
-        rig.take(stream(), &whole[..600], false);
-        rig.take(stream(), &[0x40; 1200], false);
-        assert_eq!(rig.missed, Missed { gaps: 1, cut: 1, ..Missed::default() });
-        assert!(rig.messages.is_empty());
+        rig.take(ends(), &damaged, false);
+        rig.take(ends(), &damaged, false);
+        let gap = Missed { gaps: 1, ..Missed::default() };
+        assert_eq!(rig.missed, gap);
+        rig.take(ends(), &whole[..600], true);
+        let expected = Missed { cut: 1, ..gap };
+        assert_eq!(rig.missed, expected);
+        rig.take(ends(), &whole[..600], false);
+        rig.take(ends(), &[0x40; 1200], false);
+        // A packet of another kind.
+        rig.take(ends(), &[&[0xe0, 0, 0, 0, 1, 0, 0, 0x44, 0], &[0; 300][..]].concat(), true);
+        assert_eq!((rig.messages.len(), rig.missed), (0, expected));
+        // The client was not known until now.
+        rig.take(ends(), &whole, false);
+        assert_eq!((rig.messages.len(), rig.missed), (1, expected));
     }
 
     #[test]
-    fn connections_are_bounded() {
+    fn derivations_in_vain_are_bounded() {
         let mut rig = Rig::new();
-        for port in 0..2 * SLOTS as u16 {
-            let stream = Stream { ports: [port, 443], ..stream() };
-            rig.take(stream, &packet(0, [ID, b""], ID, &crypto(0, b"\x01\0\x10")), false);
+        rig.connections.failures = (0, FAILURES_MAX);
+        rig.client(&crypto(0, &hello(40)));
+        assert_eq!((rig.messages.len(), rig.missed.gaps), (0, 1));
+        rig.connections.failures = (1, FAILURES_MAX);
+        rig.client(&crypto(0, &hello(40)));
+        assert_eq!(rig.messages.len(), 1);
+    }
+
+    #[test]
+    fn connections_are_bounded_and_complete_ones_go_first() {
+        let mut rig = Rig::new();
+        let all = 3 * (SETS * SET_LEN_MAX) as u16;
+        for port in 0..all {
+            let [source, destination] = ends();
+            let ends = [(source.0, port), destination];
+            rig.take(ends, &packet(0, [ID, b""], ID, &crypto(0, b"\x01\0\x10")), false);
         }
-        let kept = rig.connections.end();
-        assert!(kept <= SLOTS as u64);
-        assert_eq!(rig.missed, Missed { evicted: 2 * SLOTS as u64 - kept, ..Missed::default() });
+        let kept: Vec<_> = rig.connections.sets.iter().map(Vec::len).collect();
+        assert!(kept.iter().all(|len| *len <= SET_LEN_MAX));
+        let kept = kept.iter().sum::<usize>() as u64;
+        // Each without the hellos of client and server.
+        assert_eq!(rig.missed, Missed { evicted: 2 * (u64::from(all) - kept), ..Missed::default() });
+        assert_eq!(rig.connections.end(), kept);
     }
 }
