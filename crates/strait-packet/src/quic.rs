@@ -54,7 +54,8 @@ pub struct Initial<'a> {
 pub enum Packet<'a> {
     /// Initial packet.
     Initial(Initial<'a>),
-    /// Retry: the client sends its Initial packets again, with keys from the server's connection ID.
+    /// Retry: the client sends its Initial packets again, with keys from the server's connection
+    /// ID.
     Retry {
         /// Connection ID of the client.
         destination_id: &'a [u8],
@@ -76,8 +77,8 @@ pub fn has_fixed_flag(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|flags| flags & FIXED != 0)
 }
 
-/// Returns the packets with long headers of a datagram, or of several that a device has merged, with
-/// zeros between them. An error is the last item: an Initial packet is cut or malformed.
+/// Returns the packets with long headers of a datagram, or of several that a device has merged,
+/// with zeros between them. An error is the last item: an Initial packet is cut or malformed.
 pub fn packets(datagram: &[u8]) -> impl Iterator<Item = Result<Packet<'_>>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {

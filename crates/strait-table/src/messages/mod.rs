@@ -21,7 +21,8 @@
 //! | segments out of order, lost or cut in a stream of DNS | 0 | one missed, until a SYN |
 //! | bytes of a segment of DNS over TCP | 64 KiB | missed: too long, until a SYN |
 //! | connections of QUIC with a state | 1024, so 64 MiB | missed: evicted by another one |
-//! | CRYPTO frames in a packet, ranges of a hello with gaps between them | 128, 64 | missed: too long |
+//! | CRYPTO frames in a packet of QUIC | 128 | missed: too long |
+//! | ranges of a hello with gaps between them | 64 | missed: too long |
 //! | hellos of QUIC of each side | 2 | ignored |
 //! | packets of QUIC in a datagram | 16 | ignored |
 //! | packets of QUIC in a second for which keys are derived in vain | 10,000 | missed: a gap |
