@@ -81,11 +81,12 @@ impl Source for PacketSource {
     }
 
     fn replace_filter(&mut self, old: &Program, new: &Program) -> Result<bool, Error> {
-        self.counters.filters = true;
         if let Err(error) = self.attach(new) {
             self.attach(old)?;
             return Err(error);
         }
+        // A filter that accepts all frames rejects none, but an earlier one may have.
+        self.counters.filters |= new.constant().is_none_or(|accepted| accepted == 0);
         Ok(true)
     }
 
