@@ -179,7 +179,11 @@ impl<T: Sink> CaptureState<'_, T> {
         }
         let ended = result.and(stopped).and(flushed);
         match if over { lane.finish_at_last_frame() } else { lane.finish() } {
-            Ok(counts) => (counts, ended.err()),
+            Ok(counts) => {
+                // Other interfaces may go on, and the metrics with them.
+                lock(&self.snapshots)[i] = counts;
+                (counts, ended.err())
+            }
             Err(error) => (none, Some(ended.err().unwrap_or(LaneError::Interface(input, error.into())))),
         }
     }
