@@ -96,12 +96,15 @@ impl Terminal {
     }
 }
 
+/// Filter for each interface, or the error of the file.
+pub(crate) type Compiled = Result<Vec<Program>, Error>;
+
 /// Result of a SIGHUP.
 pub(crate) enum Reload {
     /// The terminal was closed: the capture ends.
     HungUp,
-    /// Filter for each interface, or the error of the file.
-    Compiled(Result<Vec<Program>, Error>),
+    /// The file was read.
+    Compiled(Compiled),
 }
 
 /// Filter file of a running capture.
@@ -112,7 +115,7 @@ pub(crate) struct FilterFile {
     reloads: &'static AtomicBool,
     terminal: Mutex<Terminal>,
     /// Result of the running thread that compiles; at most one runs.
-    compiling: Mutex<Option<Receiver<Result<Vec<Program>, Error>>>>,
+    compiling: Mutex<Option<Receiver<Compiled>>>,
 }
 
 impl FilterFile {
@@ -159,7 +162,7 @@ impl FilterFile {
 
     /// Starts a thread that reads and compiles the file. The end of the capture does not wait for
     /// it.
-    fn compile(&self) -> Result<Receiver<Result<Vec<Program>, Error>>, Error> {
+    fn compile(&self) -> Result<Receiver<Compiled>, Error> {
         let (path, compilers) = (self.path.clone(), Arc::clone(&self.compilers));
         let (sender, receiver) = sync_channel(1);
         let compile = move || {

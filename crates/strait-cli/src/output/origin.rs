@@ -37,7 +37,7 @@ impl Origin {
             }
             [] | [_] => None,
             _ => {
-                let names = inputs.iter().map(|input| printable(&input.name).into()).collect();
+                let names = inputs.iter().map(|input| printable(&input.name)).collect();
                 Some(Self::Listed { names, current: 0 })
             }
         }
@@ -94,7 +94,7 @@ fn write_cooked(
         (None, Some(socket)) => {
             let name = netdevice::index_to_name(socket, index).unwrap_or_else(|_| format!("if{index}"));
             // Another namespace may have given it any bytes.
-            let name: String = printable(&name).into();
+            let name = printable(&name);
             write_origin(line, &name, direction);
             if names.len() < NAMES_MAX {
                 names.insert(index, name);
