@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rustix::net::netdevice;
 use strait_capture::{Direction, Frame};
 use strait_packet::summary::link_type;
+use strait_program::output::printable;
 
-use super::printable;
 use super::source::Input;
 
 /// Maximum number of cached names. Further interfaces are looked up for each packet.
