@@ -2,6 +2,7 @@
 
 import csv
 import pathlib
+import re
 import sys
 
 # Tables of the queries, and their columns with times.
@@ -30,6 +31,12 @@ def queries(names):
             name = statement.strip().removeprefix("-- ").partition(":")[0]
             statements[name] = statement
     return selected(statements, names)
+
+
+def tables(names):
+    """Returns the tables that the requested queries name, with their columns with times."""
+    texts = [sql for _, sql in queries(names)]
+    return {table: TABLES[table] for table in TABLES if any(re.search(rf"\b(from|join) {table}\b", sql) for sql in texts)}
 
 
 def selected(queries, names):

@@ -52,7 +52,7 @@ from flows
 where destinationTransportPort is not null
 group by 1, 2, 3
 having count(distinct destinationTransportPort) >= 20
-order by ports desc, source, destination
+order by ports desc, source, destination, protocol
 limit 20;
 
 -- host-scans: sources that try a port of at least 20 destinations, most of which send nothing back
@@ -63,7 +63,7 @@ from flows
 group by 1, 2, 3
 having count(distinct destinationAddress) >= 20
   and 2 * sum(case when reversePacketDeltaCount = 0 then 1 else 0 end) > count(*)
-order by destinations desc, source
+order by destinations desc, source, protocol, port nulls last
 limit 20;
 
 -- beacons: TCP connections that repeat at regular intervals: at least 10, which deviate by less than 10 percent
@@ -91,7 +91,7 @@ select query, query_type, response_code, count(*) as responses,
 from dns
 where message = 'response' and response_code <> 0
 group by 1, 2, 3
-order by responses desc, query, query_type
+order by responses desc, query nulls last, query_type nulls last, response_code
 limit 20;
 
 -- losses: packets of each sensor, and those that its tables lack

@@ -15,7 +15,7 @@ lake, names = common.arguments()
 clickhouse = session.Session()
 clickhouse.query("create database lake")
 clickhouse.query("use lake")
-for table, columns in common.TABLES.items():
+for table, columns in common.tables(names).items():
     # Nullable, as lag() returns 0 instead of null for the first row of another column.
     times = ", ".join(f"toNullable(toUnixTimestamp64Nano({column})) as {column}" for column in columns)
     clickhouse.query(VIEW.format(table=table, times=times, lake=lake))

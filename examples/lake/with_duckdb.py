@@ -6,12 +6,12 @@ import common
 
 VIEW = """
 create view {table} as
-select * replace ({times}) from read_parquet('{lake}/{table}/**/*.parquet', hive_partitioning = true)
+select * replace ({times}) from read_parquet('{lake}/{table}/**/*.parquet', hive_partitioning = true, hive_types_autocast = false)
 """
 
 lake, names = common.arguments()
 connection = duckdb.connect()
-for table, columns in common.TABLES.items():
+for table, columns in common.tables(names).items():
     times = ", ".join(f"epoch_ns({column}) as {column}" for column in columns)
     connection.execute(VIEW.format(table=table, times=times, lake=lake))
 for name, sql in common.queries(names):

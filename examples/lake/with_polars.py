@@ -81,7 +81,7 @@ def port_scans():
         .group_by(*pair, protocol)
         .agg(pl.col("destinationTransportPort").n_unique().alias("ports"), sensors)
         .filter(pl.col("ports") >= 20)
-        .sort("ports", "source", "destination", descending=[True, False, False])
+        .sort("ports", "source", "destination", "protocol", descending=[True, False, False, False])
         .head(20)
     )
 
@@ -96,7 +96,9 @@ def host_scans():
             pl.len().alias("flows"),
         )
         .filter(pl.col("destinations") >= 20, 2 * pl.col("unanswered") > pl.col("flows"))
-        .sort("destinations", "source", descending=[True, False])
+        .sort(
+            "destinations", "source", "protocol", "port", descending=[True, False, False, False], nulls_last=True
+        )
         .head(20)
     )
 
@@ -126,7 +128,14 @@ def dns_failures():
         dns.filter(pl.col("message") == "response", pl.col("response_code") != 0)
         .group_by("query", "query_type", "response_code")
         .agg(pl.len().alias("responses"), pl.col("destination_address").n_unique().alias("clients"), sensors)
-        .sort("responses", "query", "query_type", descending=[True, False, False])
+        .sort(
+            "responses",
+            "query",
+            "query_type",
+            "response_code",
+            descending=[True, False, False, False],
+            nulls_last=True,
+        )
         .head(20)
     )
 

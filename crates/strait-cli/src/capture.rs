@@ -8,7 +8,6 @@ mod opening;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -27,7 +26,7 @@ use crate::namespace;
 use crate::output::{self, Closed, ExportedTotals, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 
-use self::filter_file::FilterFile;
+use self::filter_file::{FilterFile, Reloads};
 pub(crate) use self::interfaces::ChosenInterface;
 pub(crate) use self::opening::link_name;
 
@@ -204,6 +203,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.no_notices {
         output::omit_notices();
     }
+    let reloads = args.reloads()?;
     let files = input::files(&args.read)?;
     args.check(&files)?;
     if args.output.is_tables() && files::are_for_workers(&files) {
@@ -217,7 +217,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let (sessions, chosen, names) = args.open_sources(file, &filter)?;
     // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
     // the process by its default action. The kernel then releases rings and programs.
-    let terminated = strait_os::process::on_termination()?;
+    let terminated = match &reloads {
+        Some(_) => strait_os::process::on_termination_except_hangup()?,
+        None => strait_os::process::on_termination()?,
+    };
     let (inputs, lanes) = Inputs::new(sessions);
     let mut output = args.output.open(output::Source {
         inputs: &opening::sources(&inputs, chosen.as_deref()),
@@ -230,7 +233,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         owners: inputs.each_session(Session::owners).into_iter().flatten().next(),
     })?;
     let metrics = Metrics::open(args.metrics)?;
-    let filter_file = args.watched_filter(&inputs, terminated)?;
+    let filter_file = args.watched_filter(&inputs, reloads)?;
     args.drop_privileges()?;
     args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
@@ -386,17 +389,18 @@ impl Args {
         filter_file::read(file)
     }
 
+    /// Handles SIGHUP from now on in a capture on interfaces with a filter file. A service manager
+    /// may send it at any time after the program was started.
+    fn reloads(&self) -> Result<Option<Reloads>, Error> {
+        let is_watched = self.filter_file.is_some() && self.read.is_empty();
+        is_watched.then(Reloads::on_hangup).transpose()
+    }
+
     /// Returns the filter file of a capture on interfaces.
-    fn watched_filter(
-        &self,
-        inputs: &Inputs,
-        terminated: &'static AtomicBool,
-    ) -> Result<Option<FilterFile>, Error> {
-        let Some(file) = self.filter_file.as_deref().filter(|_| self.read.is_empty()) else {
-            return Ok(None);
-        };
+    fn watched_filter(&self, inputs: &Inputs, reloads: Option<Reloads>) -> Result<Option<FilterFile>, Error> {
+        let (Some(file), Some(reloads)) = (self.filter_file.as_deref(), reloads) else { return Ok(None) };
         let interfaces = inputs.each_session(|session| session.interface().to_owned());
-        self.namespace.run(|| FilterFile::open(file, &interfaces, terminated)).map(Some)
+        self.namespace.run(|| FilterFile::open(file, &interfaces, reloads)).map(Some)
     }
 
     /// Returns true if no packet is printed.

@@ -19,7 +19,7 @@ use strait_ledger::{self as ledger, Report};
 
 pub(crate) use self::inputs::{Inputs, Lanes};
 use crate::Error;
-use crate::capture::filter_file::FilterFile;
+use crate::capture::filter_file::{FilterFile, Reload};
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::print_stderr;
@@ -179,7 +179,11 @@ impl<T: Sink> CaptureState<'_, T> {
         }
         let ended = result.and(stopped).and(flushed);
         match if over { lane.finish_at_last_frame() } else { lane.finish() } {
-            Ok(counts) => (counts, ended.err()),
+            Ok(counts) => {
+                // Other interfaces may go on, and the metrics with them.
+                lock(&self.snapshots)[i] = counts;
+                (counts, ended.err())
+            }
             Err(error) => (none, Some(ended.err().unwrap_or(LaneError::Interface(input, error.into())))),
         }
     }
@@ -343,11 +347,18 @@ impl<T: Sink> CaptureState<'_, T> {
     /// Replaces the filter by that of its file after a signal.
     fn reload_filter(&self, live: Option<&mut LiveLine>) {
         let Some(file) = self.limits.filter_file else { return };
-        let note = file.reload_if_requested(|programs| self.inputs.replace_filters(programs));
-        if let Some(note) = note {
-            live.into_iter().for_each(LiveLine::clear);
-            print_stderr(format_args!("strait: note: {note}\n"));
-        }
+        let note = match file.poll(Instant::now()) {
+            None => return,
+            Some(Reload::HungUp) => {
+                self.limits.terminated.store(true, Ordering::Release);
+                return;
+            }
+            Some(Reload::Compiled(programs)) => {
+                file.note(&programs.and_then(|programs| self.inputs.replace_filters(&programs)))
+            }
+        };
+        live.into_iter().for_each(LiveLine::clear);
+        print_stderr(format_args!("strait: note: {note}\n"));
     }
 
     /// Waits until a lane has ended, a signal has arrived, the time limit is reached, or `until`.

@@ -13,6 +13,10 @@ use crate::Error;
 
 /// Directory of the named namespaces (ip-netns(8)).
 const NAMED: &str = "/run/netns";
+/// Privilege to open a namespace (`ptrace_may_access` of proc_ns_get_link).
+const OPEN: &str = "opening the network namespace of another user's process needs CAP_SYS_PTRACE";
+/// Privilege to enter a namespace (setns(2)).
+const ENTER: &str = "entering a network namespace needs CAP_SYS_ADMIN";
 /// Maximum bytes of a name: that of a file (`NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
 /// Maximum digits of a process identifier (`PID_MAX_LIMIT` is 4194304).
@@ -72,7 +76,7 @@ impl Args {
     /// those of `work`.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
         let Some(wanted) = &self.netns else { return work() };
-        wanted.open()?.run(work).map_err(|error| wanted.explain(error))?
+        wanted.open()?.run(work).map_err(|error| wanted.explain(error, ENTER))?
     }
 
     /// Moves this thread into the namespace, and so its later threads, for a command that uses no
@@ -82,17 +86,17 @@ impl Args {
     /// Those of [`Args::run`].
     pub(crate) fn enter(&self) -> Result<(), Error> {
         let Some(wanted) = &self.netns else { return Ok(()) };
-        wanted.open()?.enter().map_err(|error| wanted.explain(error))
+        wanted.open()?.enter().map_err(|error| wanted.explain(error, ENTER))
     }
 }
 
 impl Wanted {
     fn open(&self) -> Result<Namespace, Error> {
-        Namespace::open(&self.path).map_err(|error| self.explain(error))
+        Namespace::open(&self.path).map_err(|error| self.explain(error, OPEN))
     }
 
-    /// Returns the error of opening or entering the namespace.
-    fn explain(&self, error: strait_os::Error) -> Error {
+    /// Returns the error of opening or entering the namespace, and the privilege that it needs.
+    fn explain(&self, error: strait_os::Error, privilege: &str) -> Error {
         let text = &self.text;
         match error.errno().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT | Errno::NOTDIR | Errno::SRCH) => {
@@ -101,9 +105,9 @@ impl Wanted {
             Some(Errno::INVAL) => {
                 Error::Usage(format!("--netns {text}: {} is no network namespace", self.path.display()))
             }
-            Some(Errno::PERM | Errno::ACCESS) => Error::Refused(format!(
-                "--netns {text}: entering a network namespace needs CAP_SYS_ADMIN: run as root"
-            )),
+            Some(Errno::PERM | Errno::ACCESS) => {
+                Error::Refused(format!("--netns {text}: {privilege}: run as root"))
+            }
             _ => Error::System(error),
         }
     }

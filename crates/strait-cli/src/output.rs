@@ -3,6 +3,7 @@
 mod closed;
 mod file;
 mod lines;
+mod losses;
 mod origin;
 mod owners;
 mod place;
@@ -175,9 +176,9 @@ impl Sink for Output {
 
     fn charge(&self, report: &mut Report) {
         match self {
-            Self::File(file) => report.charge_sink(file.lost(), |_| 0),
+            Self::File(file) => file.charge(report),
             Self::Tables(targets) => targets.charge(report),
-            Self::Text(text) => report.charge_sink(text.lost(), |_| 0),
+            Self::Text(text) => text.charge(report),
             Self::Owners(_) | Self::Nothing => {}
         }
     }

@@ -91,6 +91,19 @@ impl Report {
         }
     }
 
+    /// Moves up to `lost` delivered packets of the lanes with numbers in `lanes` to the losses in
+    /// the sink. Returns the number of moved packets.
+    pub fn charge_lanes(&mut self, lost: u64, lanes: std::ops::Range<u32>) -> u64 {
+        let mut left = lost;
+        for lane in self.lanes.iter_mut().filter(|lane| lanes.contains(&lane.queue)) {
+            let share = left.min(lane.capture.delivered);
+            lane.capture.lose_in_sink(share);
+            self.capture.lose_in_sink(share);
+            left -= share;
+        }
+        lost - left
+    }
+
     /// Builds a report; its total is the sum of `lanes` and of `unattributed`: counts that belong
     /// to the interface as a whole, such as packets that the NIC missed.
     pub fn from_lanes(lanes: Vec<LaneCounts>, unattributed: &Capture) -> Self {

@@ -298,11 +298,24 @@ pub fn end_on_termination() -> Result<()> {
     Ok(())
 }
 
+/// Like [`on_termination`], but leaves SIGHUP to [`on_reload`].
+pub fn on_termination_except_hangup() -> Result<&'static AtomicBool> {
+    for number in TERMINATION.into_iter().filter(|number| *number != libc::SIGHUP) {
+        signal::set_flag_on(number, &TERMINATED, Handling::Debounced)?;
+    }
+    Ok(&TERMINATED)
+}
+
 /// Makes each SIGHUP set a flag, and returns the flag, for a program that reads a file again. It
 /// replaces the handling of SIGHUP by [`on_termination`].
 pub fn on_reload() -> Result<&'static AtomicBool> {
     signal::set_flag_on(libc::SIGHUP, &RELOADS, Handling::Always)?;
     Ok(&RELOADS)
+}
+
+/// Returns true if SIGHUP is ignored, as under nohup(1).
+pub fn ignores_hangup() -> Result<bool> {
+    signal::is_ignored(libc::SIGHUP)
 }
 
 static RELOADS: AtomicBool = AtomicBool::new(false);

@@ -244,9 +244,10 @@ impl Session {
     }
 
     /// Returns the state of the interface, and how often and for how long it was down, from the
-    /// kernel's notifications.
+    /// kernel's notifications. After [`Session::stop`] the times no longer grow.
     pub fn link(&self) -> LinkStatus {
-        self.shared.link.read(Instant::now())
+        let ended = self.elapsed.and_then(|elapsed| self.opened.checked_add(elapsed));
+        self.shared.link.read(ended.unwrap_or_else(Instant::now))
     }
 
     /// Returns the ledger of the whole session from the counts of its lanes. While the session runs

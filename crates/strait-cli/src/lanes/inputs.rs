@@ -34,6 +34,28 @@ struct Input {
     is_noted: AtomicBool,
 }
 
+impl Input {
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+}
+
+/// Restores the earlier filters after `error`. Returns it, with the interfaces that keep the new
+/// filter because the kernel refuses the earlier one.
+fn restore(replaced: Vec<(&Input, Program)>, error: Error) -> Error {
+    let mut kept = Vec::new();
+    for (input, earlier) in replaced {
+        if lock(&input.session).replace_filter(&earlier).is_err() && !input.has_failed() {
+            kept.push(input.name.as_str());
+        }
+    }
+    if kept.is_empty() {
+        return error;
+    }
+    let names = kept.join(", ");
+    Error::Failed(format!("{error}; but {names} has the new filter: restart the capture"))
+}
+
 impl Inputs {
     /// Takes the lanes of the sessions. Their numbers in the whole capture follow each other.
     pub(crate) fn new(sessions: Vec<Session>) -> (Self, Lanes) {
@@ -66,23 +88,20 @@ impl Inputs {
         self.all.iter().map(|input| input.first_lane).collect()
     }
 
-    /// Replaces the filters of all sessions, in order. After a failure all have their earlier ones.
+    /// Replaces the filters of all sessions, in order. After a failure all have their earlier ones,
+    /// except interfaces that the error names.
     pub(super) fn replace_filters(&self, programs: &[Program]) -> Result<(), Error> {
         let mut replaced: Vec<(&Input, Program)> = Vec::with_capacity(self.all.len());
         for (input, program) in self.all.iter().zip(programs) {
-            // An interface that has failed has no frames.
-            if input.has_failed.load(Ordering::Acquire) {
+            // An interface that has failed has no frames. It can also fail meanwhile.
+            if input.has_failed() {
                 continue;
             }
             let earlier = lock(&input.session).replace_filter(program);
             match earlier {
                 Ok(earlier) => replaced.push((input, earlier)),
-                Err(error) => {
-                    for (input, earlier) in replaced {
-                        lock(&input.session).replace_filter(&earlier)?;
-                    }
-                    return Err(error.into());
-                }
+                Err(_) if input.has_failed() => {}
+                Err(error) => return Err(restore(replaced, error.into())),
             }
         }
         Ok(())
@@ -110,7 +129,7 @@ impl Inputs {
             return false;
         }
         let others = self.all.iter().enumerate().filter(|(other, _)| *other != at);
-        let goes_on = others.into_iter().any(|(_, other)| !other.has_failed.load(Ordering::Acquire));
+        let goes_on = others.into_iter().any(|(_, other)| !other.has_failed());
         input.is_noted.store(goes_on, Ordering::Release);
         goes_on
     }

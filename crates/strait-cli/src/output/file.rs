@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::owners::Owners;
 use strait_capture::sink::{
-    FileSink, Format, FrameRef, LinkType, Renamed, SinkInterface, SinkOptions, Statistics, Summary, Target,
-    frame_ref,
+    FileSink, Format, FrameRef, LinkType, Renamed, SinkError, SinkInterface, SinkOptions, Statistics,
+    Summary, Target, frame_ref,
 };
 use strait_capture::{Compression, Frame};
 use strait_ledger::{Grouped, Report};
@@ -20,6 +20,7 @@ use strait_os::{clock, output};
 use strait_program::replace::is_same_file;
 use strait_table::flows::FlowIds;
 
+use super::losses::Losses;
 use super::owners::{OwnerText, Tally};
 use super::source::Input;
 use super::{Output, Source, TableArgs, Targets, Text, print_stderr};
@@ -213,14 +214,15 @@ impl Args {
             ..options(Target::parse(file), &source)
         };
         let settings = Settings { prompt: self.packet_buffered, index: self.index };
-        FileOutput::create(options, settings, owners)
+        FileOutput::create(options, settings, source.inputs, owners)
     }
 }
 
 impl Output {
     /// Opens an output to one pcapng file.
     pub(crate) fn to_file(path: &std::path::Path, source: &Source<'_>) -> Result<Self, Error> {
-        FileOutput::create(options(Target::Path(path.to_owned()), source), Settings::default(), None)
+        let options = options(Target::Path(path.to_owned()), source);
+        FileOutput::create(options, Settings::default(), source.inputs, None)
     }
 }
 
@@ -265,11 +267,18 @@ pub(crate) struct FileOutput {
     owners: Option<(Owners, String)>,
     /// Number of the interface of the current batch.
     interface: u32,
+    losses: Losses,
 }
 
 impl FileOutput {
-    fn create(options: SinkOptions, settings: Settings, owners: Option<Owners>) -> Result<Output, Error> {
+    fn create(
+        options: SinkOptions,
+        settings: Settings,
+        inputs: &[Input],
+        owners: Option<Owners>,
+    ) -> Result<Output, Error> {
         let streams = settings.prompt || options.target == Target::Stdout;
+        let losses = Losses::of(inputs);
         let owners = owners.map(|owners| (owners, String::new()));
         let sink = if settings.index {
             let mut ids = FlowIds::new();
@@ -277,7 +286,7 @@ impl FileOutput {
         } else {
             FileSink::create(options)?
         };
-        let mut file = Self { sink, streams, owners, interface: 0 };
+        let mut file = Self { sink, streams, owners, interface: 0, losses };
         file.report_set_aside();
         Ok(Output::File(Box::new(file)))
     }
@@ -299,18 +308,33 @@ impl FileOutput {
 
     pub(super) fn begin_batch(&mut self, input: usize) {
         self.interface = u32::try_from(input).unwrap_or(u32::MAX);
+        self.losses.begin_batch(input);
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let packet = frame_ref(frame, self.interface);
-        let Some((owners, text)) = &mut self.owners else { return Ok(self.sink.write(&packet)?) };
+        self.losses.take();
+        let Some((owners, text)) = &mut self.owners else {
+            let written = self.sink.write(&packet);
+            return self.account(written);
+        };
         text.clear();
         if let Some(found) = owners.of(frame)?.filter(|found| found.is_first) {
             // Writing to a String cannot fail.
             let _ = write!(text, "owner {}", OwnerText(&found.owner));
         }
         let comment = Some(&**text).filter(|text| !text.is_empty());
-        Ok(self.sink.write(&FrameRef { comment, ..packet })?)
+        let written = self.sink.write(&FrameRef { comment, ..packet });
+        self.account(written)
+    }
+
+    /// Charges lost packets to their interfaces: they are the latest ones.
+    #[inline]
+    fn account(&mut self, result: Result<(), SinkError>) -> Result<(), Error> {
+        if result.is_err() {
+            self.losses.lose_until(self.sink.lost());
+        }
+        Ok(result?)
     }
 
     pub(super) fn owners(&self) -> Option<&Owners> {
@@ -336,15 +360,18 @@ impl FileOutput {
     pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
         self.report_set_aside();
         self.report_renamed();
-        Ok(self.sink.flush_due(now)?)
+        let flushed = self.sink.flush_due(now);
+        self.account(flushed)
     }
 
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        Ok(self.sink.flush()?)
+        let flushed = self.sink.flush();
+        self.account(flushed)
     }
 
-    pub(super) fn lost(&self) -> u64 {
-        self.sink.lost()
+    /// Moves lost packets from delivered to the losses of their interfaces.
+    pub(super) fn charge(&self, report: &mut Report) {
+        self.losses.charge(report, self.sink.lost());
     }
 
     /// Returns the bytes written or buffered so far, in all files.

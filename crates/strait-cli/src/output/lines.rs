@@ -9,9 +9,11 @@ use std::sync::Arc;
 use clap::{ArgAction, Args as ClapArgs};
 use strait_capture::Frame;
 use strait_capture::owners::Owners;
+use strait_ledger::Report;
 use strait_os::clock;
 use strait_packet::summary::{self, Detail, Dump};
 
+use super::losses::Losses;
 use super::origin::Origin;
 use super::owners::OwnerText;
 use super::source::Input;
@@ -84,14 +86,16 @@ pub(crate) struct Text {
     out: File,
     /// Complete lines that are not written yet.
     lines: String,
-    /// End of each packet in `lines`.
-    ends: Vec<usize>,
+    /// End of each packet in `lines`, and its input.
+    ends: Vec<(usize, usize)>,
+    /// Input of the current batch.
+    input: usize,
     options: summary::Options,
     shown: Lines,
     /// True if each line is written immediately: on a terminal, or by option.
     prompt: bool,
     /// Packets not written completely.
-    lost: u64,
+    losses: Losses,
     /// A quarter of an hour since the epoch and its offset from UTC in seconds. Time zones change
     /// their offset only at quarters.
     zone: (u64, i64),
@@ -128,10 +132,11 @@ impl Text {
             out,
             lines: String::new(),
             ends: Vec::new(),
+            input: 0,
             options: summary::Options { link_type, ..summary::Options::default() },
             shown,
             prompt: shown.line_buffered || io::stdout().is_terminal(),
-            lost: 0,
+            losses: Losses::of(inputs),
             zone: (u64::MAX, 0),
             origin: Origin::of(inputs, names),
             link_types,
@@ -141,9 +146,9 @@ impl Text {
         })
     }
 
-    /// Returns the number of packets not written completely.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
+    /// Moves the packets that were not written completely to the losses.
+    pub(super) fn charge(&self, report: &mut Report) {
+        self.losses.charge(report, self.losses.total());
     }
 
     pub(super) fn owners(&self) -> Option<&Owners> {
@@ -151,6 +156,7 @@ impl Text {
     }
 
     pub(super) fn begin_batch(&mut self, input: usize) {
+        self.input = input;
         if let Some(link_type) = self.link_types.get(input) {
             self.options.link_type = *link_type;
         }
@@ -179,7 +185,7 @@ impl Text {
             let _ = summary::write_dump(&mut self.lines, bytes, form);
         }
         self.lines.push('\n');
-        self.ends.push(self.lines.len());
+        self.ends.push((self.lines.len(), self.input));
         if self.prompt || self.lines.len() >= BUFFERED_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
@@ -220,9 +226,10 @@ impl Text {
                 Err(error) => result = Err(error),
             }
         }
-        self.lost += self.ends.iter().filter(|&&end| end > written).count() as u64;
+        for (_, input) in self.ends.drain(..).filter(|&(end, _)| end > written) {
+            self.losses.lose_one_of(input);
+        }
         self.lines.clear();
-        self.ends.clear();
         result.map_err(Error::Output)
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::net::netdevice;
 use strait_capture::{Direction, Frame};
 use strait_packet::summary::link_type;
+use strait_program::output::printable;
 
 use super::source::Input;
 
@@ -36,7 +37,7 @@ impl Origin {
             }
             [] | [_] => None,
             _ => {
-                let names = inputs.iter().map(|input| input.name.clone()).collect();
+                let names = inputs.iter().map(|input| printable(&input.name)).collect();
                 Some(Self::Listed { names, current: 0 })
             }
         }
@@ -92,6 +93,8 @@ fn write_cooked(
         (None, None) => write_origin(line, &format!("if{index}"), direction),
         (None, Some(socket)) => {
             let name = netdevice::index_to_name(socket, index).unwrap_or_else(|_| format!("if{index}"));
+            // Another namespace may have given it any bytes.
+            let name = printable(&name);
             write_origin(line, &name, direction);
             if names.len() < NAMES_MAX {
                 names.insert(index, name);

@@ -1,5 +1,6 @@
 //! `strait capture -i ONE -i TWO`: one output and one ledger for several interfaces.
 
+use std::fs;
 use std::path::Path;
 
 use lab::{Wire, program_or_skip, wait_until};
@@ -9,6 +10,7 @@ use strait_capture::{InjectPath, Injector};
 use strait_os::interface::Interface;
 use strait_os::netlink::{Netlink, VethEnd};
 
+use crate::disk::SmallDisk;
 use crate::metrics::{address, scrape, sum};
 use crate::rig::{
     Capture, LIMIT, SOCKET_PATHS, balances, count, failure, ledger, lost, numbered, send, strait,
@@ -297,6 +299,88 @@ fn others_go_on_when_an_interface_disappears() {
         let delivered = |name| count(interface(&ledger, name), "delivered");
         assert_eq!((delivered("right"), delivered("third")), (2 * RIGHT, THIRD), "{path}");
         assert_eq!(crate::rig::packets(&file).len() as u64, 2 * RIGHT + THIRD, "{path}");
+    }
+}
+
+#[test]
+fn metrics_keep_the_last_counts_and_times_of_a_removed_interface() {
+    let Some(wire) = two_links() else { return };
+    let capture = start(&wire, &["--metrics", "0", "--quiet"]);
+    assert!(wait_until(LIMIT, || address(&capture.stderr()).is_some()));
+    let address = address(&capture.stderr()).unwrap();
+    send_to_both(&wire, THIRD, RIGHT);
+    wire.right().run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.interface("third").unwrap().index;
+        netlink.delete(index).unwrap();
+    });
+    assert!(wait_until(LIMIT, || capture.stderr().contains(NOTE)), "{}", capture.stderr());
+    let of_third = |name| sum(&wire.right().run(|| scrape(address)), name, "interface=\"third\"");
+    assert!(wait_until(LIMIT, || of_third("strait_capture_delivered_total") == THIRD));
+    let down = || {
+        let text = wire.right().run(|| scrape(address));
+        let is_time = |line: &&str| {
+            line.starts_with("strait_capture_link_down_seconds_total{") && line.contains("third")
+        };
+        text.lines().find(is_time).map(str::to_owned)
+    };
+    let before = down();
+    assert!(before.is_some());
+    assert_eq!(down(), before);
+    let _ = capture.end(Signal::INT);
+}
+
+#[test]
+fn full_disk_is_charged_to_the_interface_of_the_lost_packets() {
+    let Some(wire) = two_links() else { return };
+    let disk = SmallDisk::mount("128k");
+    let capture = disk.capture(&wire, &["-i", "third", "-w", "/mnt/capture"]);
+    send(&wire, &numbered(RIGHT));
+    let part = disk.directory().join("capture.part");
+    let is_written = || fs::metadata(&part).is_ok_and(|part| part.len() > RIGHT * 64);
+    assert!(wait_until(LIMIT, is_written), "the first packets are in the file");
+    send_to_both(&wire, 600, 0);
+    let finished = capture.wait();
+    let (code, line) = failure(&finished);
+    assert!(code == 1 && line.contains("No space left on device"), "{line}");
+    let ledger = ledger(&finished);
+    let (right, third) = (interface(&ledger, "right"), interface(&ledger, "third"));
+    assert_eq!((count(right, "delivered"), lost(right)), (RIGHT, 0), "{ledger}");
+    assert!(third["lost"]["sink"].as_u64().unwrap() > 0, "{ledger}");
+    let written = count(right, "delivered") + count(third, "delivered");
+    assert_eq!(crate::rig::packets(&disk.directory().join("capture")).len() as u64, written);
+}
+
+/// Name of an interface that would change the colours of a terminal.
+const COLOURED: &str = "\x1b[7mx";
+
+#[test]
+fn names_of_interfaces_have_no_escapes_in_lines() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    wire.right().run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_veth(&VethEnd::new(COLOURED), &VethEnd::new("fourth")).unwrap();
+        for name in [COLOURED, "fourth"] {
+            let index = netlink.interface(name).unwrap().index;
+            netlink.set_up(index, true).unwrap();
+        }
+    });
+    let is_running =
+        |name: &str| wire.right().run(|| Interface::find(name)).is_ok_and(|link| link.is_running());
+    assert!(wait_until(LIMIT, || is_running(COLOURED) && is_running("fourth")));
+    for interfaces in [&["-i", "right", "-i", COLOURED][..], &["-i", "any"]] {
+        let capture = strait(wire.right(), &["capture"]).args(interfaces).args(["-Q", "in", "-c", "20"]);
+        let capture = Capture::watch(capture);
+        wire.right().run_in_order(|| {
+            let mut injector = Injector::open("fourth", InjectPath::Sendmmsg).unwrap();
+            for frame in numbered(20) {
+                injector.buffer().unwrap()[..frame.len()].copy_from_slice(&frame);
+                injector.push(frame.len());
+            }
+            let _ = injector.finish().unwrap();
+        });
+        let text = capture.wait().success().text();
+        assert!(text.contains("[7mx") && !text.contains('\x1b'), "{text:?}");
     }
 }
 

@@ -107,3 +107,13 @@ fn examples_run_the_named_queries_and_refuse_others() {
         assert!(unknown.stderr.contains(message), "{name}: {}", unknown.stderr);
     }
 }
+
+#[test]
+fn queries_need_no_tables_but_their_own() {
+    for (name, environment) in [("with_duckdb.py", "tables"), ("with_clickhouse.py", "engines")] {
+        let Some(lake) = Lake::or_skip(environment) else { return };
+        std::fs::remove_dir_all(lake.path().join("dns")).unwrap();
+        let text = lake.ask(name, &["losses"]).success().text();
+        assert_eq!(text.lines().count(), SENSORS + 3, "{name}: {text}");
+    }
+}

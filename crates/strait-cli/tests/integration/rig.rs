@@ -70,6 +70,14 @@ impl Capture {
         self.process.stderr()
     }
 
+    /// Returns the names of its threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.process.id())) else { return vec![] };
+        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
+        let names = threads.flatten().filter_map(name);
+        names.map(|name| name.trim().to_owned()).collect()
+    }
+
     /// Waits until it ends by itself.
     pub(crate) fn wait(self) -> Finished {
         self.process.wait(LIMIT).unwrap()

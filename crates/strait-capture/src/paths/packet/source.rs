@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
 use strait_os::process::wait_for_receive_paths;
@@ -49,6 +50,18 @@ impl PacketSource {
     }
 }
 
+/// Names the limit of memory if it is the cause: the kernel charges the new program before it frees
+/// the earlier one (`__sk_attach_prog` of net/core/filter.c).
+fn memory_error(error: Error) -> Error {
+    if !error.is_one_of(&[Errno::NOMEM]) {
+        return error;
+    }
+    Error::Filter(
+        "the new filter and the earlier one exceed net.core.optmem_max: increase it with sysctl, or restart the capture"
+            .into(),
+    )
+}
+
 impl Source for PacketSource {
     fn stop(&mut self) -> Result<(), Error> {
         // Read first: the sockets then reject frames one after the other, and frames that arrive
@@ -81,11 +94,12 @@ impl Source for PacketSource {
     }
 
     fn replace_filter(&mut self, old: &Program, new: &Program) -> Result<bool, Error> {
-        self.counters.filters = true;
         if let Err(error) = self.attach(new) {
             self.attach(old)?;
-            return Err(error);
+            return Err(memory_error(error));
         }
+        // A filter that accepts all frames rejects none, but an earlier one may have.
+        self.counters.filters |= new.constant().is_none_or(|accepted| accepted == 0);
         Ok(true)
     }
 
