@@ -416,8 +416,9 @@ impl FileSink {
         }
         if frame.timestamp_ns >= self.rotate_at_ns {
             self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
-        }
-        if self.fits_compressed(frame)? {
+            // The worker may have all packets of the file.
+            self.settle()?;
+        } else if self.fits_compressed(frame)? {
             return Ok(());
         }
         // A file without packets is never completed because of a limit.

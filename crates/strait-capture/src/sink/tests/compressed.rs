@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
 use crate::compression::Compression;
@@ -130,6 +131,34 @@ fn smallest_limit_holds_for_compressed_files() {
             let bytes = fs::metadata(directory.path().join(&name)).expect("a file").len();
             assert!(bytes <= 4096, "{name} has {bytes} bytes");
         }
+    }
+}
+
+#[test]
+fn compressed_files_are_rotated_at_the_end_of_each_period() {
+    // Packets of 1000 bytes in each minute: fewer than 16 KiB, more, and so many that the thread
+    // has a buffer at the end of the minute.
+    let periods = [10, 60, 300, 60, 600, 300, 1];
+    for (ending, is_threaded) in ENDINGS.into_iter().flat_map(|ending| [(ending, false), (ending, true)]) {
+        let directory = directory();
+        let base = options(&directory.path().join(format!("out.pcapng.{ending}")));
+        let options = SinkOptions { rotate_every: Some(Duration::from_mins(1)), ..base };
+        let mut sink = FileSink::create(options).expect("a sink");
+        if is_threaded {
+            sink.start().expect("a thread");
+        }
+        let mut times = Vec::new();
+        for (minute, packets) in (0_u64..).zip(periods) {
+            times.push((0..packets).map(|packet| minute * 60_000_000 + packet).collect::<Vec<_>>());
+        }
+        for time in times.iter().flatten() {
+            write(&mut sink, *time, 1000).expect("room");
+        }
+        let summary = sink.close(&[]).expect("complete files");
+        assert_eq!((summary.packets, summary.files), (periods.iter().sum(), 7), "{ending} {is_threaded}");
+        let names = listing(directory.path());
+        let found: Vec<_> = names.iter().map(|name| numbers(&directory.path().join(name))).collect();
+        assert_eq!(found, times, "{ending} {is_threaded}");
     }
 }
 
