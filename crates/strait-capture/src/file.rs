@@ -183,7 +183,8 @@ impl FileReader {
         self.lend_first()
     }
 
-    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet.
+    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet, or
+    /// after some megabytes of a compressed file without content.
     pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
         match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Ok(Poll::Pending),
@@ -383,7 +384,7 @@ enum Front {
     Packet,
     /// Complete block without a packet.
     Other,
-    /// Incomplete block of a pipe without more bytes.
+    /// Incomplete block of a pipe without more bytes, or of a compressed file without content.
     Pending,
     /// End of the file.
     End,

@@ -224,3 +224,28 @@ fn compressed_pipe_gives_packets_without_waiting_for_more() {
     drop(write);
     assert!(matches!(reader.try_next(), Ok(Poll::Ready(None))));
 }
+
+fn lz4(content: &[u8]) -> Vec<u8> {
+    let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    encoder.write_all(content).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+#[test]
+fn compression_without_content_returns_to_a_caller_that_does_not_wait() {
+    let content = a_file(3, b"packet");
+    let (first, second) = content.split_at(content.len() - 30);
+    // A frame of twelve megabytes that has only blocks without output.
+    let empty = [&lz4(b"x")[..7], &[1, 0, 0, 0, 0].repeat((12 << 20) / 5), &[0; 4]].concat();
+    let mut reader = reader(&[lz4(first), empty, lz4(second)].concat()).expect("a file with an interface");
+    let (mut packets, mut pending) = (0, 0);
+    loop {
+        match reader.try_next().expect("valid input") {
+            Poll::Ready(Some(_)) => packets += 1,
+            Poll::Ready(None) => break,
+            Poll::Pending => pending += 1,
+        }
+    }
+    assert_eq!(packets, 3);
+    assert!((1..10).contains(&pending), "{pending}");
+}
