@@ -53,10 +53,10 @@ impl Compression {
     /// Returns the compression of a file that starts with these bytes.
     pub(crate) fn of_magic(start: &[u8]) -> Option<Self> {
         match start {
-            // The second is that of a skippable frame, with which pzstd begins.
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
             [0x1f, 0x8b, 0x08, ..] => Some(Self::Gzip),
-            [0x04, 0x22, 0x4d, 0x18, ..] => Some(Self::Lz4),
+            // The second is that of the legacy format, which the decompressor refuses by its name.
+            [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => Some(Self::Lz4),
             _ => None,
         }
     }

@@ -249,3 +249,11 @@ fn compression_without_content_returns_to_a_caller_that_does_not_wait() {
     assert_eq!(packets, 3);
     assert!((1..10).contains(&pending), "{pending}");
 }
+
+#[test]
+fn legacy_lz4_is_refused_with_the_command_that_decompresses() {
+    let legacy = [&[0x02, 0x21, 0x4c, 0x18, 5, 0, 0, 0][..], b"\x40data and more bytes"].concat();
+    let error = reader(&legacy).expect_err("the legacy format").to_string();
+    let remedy = "decompress it first (`lz4 -dc FILE | ... -`)";
+    assert_eq!(error, format!("test.pcapng: the legacy format of LZ4 is not read: {remedy}"));
+}
