@@ -25,6 +25,9 @@ use zstandard::Zstandard;
 const ALL: [(Compression, &str); 3] =
     [(Compression::Zstd, "zst"), (Compression::Gzip, "gz"), (Compression::Lz4, "lz4")];
 
+/// Bytes of the magic number and the length of a skippable frame.
+pub(crate) const SKIPPABLE_HEADER_BYTES: usize = 8;
+
 /// Compression of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -57,6 +60,18 @@ impl Compression {
             [0x1f, 0x8b, 0x08, ..] => Some(Self::Gzip),
             // The second is that of the legacy format, which the decompressor refuses by its name.
             [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => Some(Self::Lz4),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of a skippable frame of zstd or LZ4 at the start of `start`, with its header
+    /// of [`SKIPPABLE_HEADER_BYTES`]. `None` for another frame, or an incomplete header.
+    pub(crate) fn skippable_bytes(start: &[u8]) -> Option<usize> {
+        match start {
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d, ..] => {
+                let content = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+                Some(content.saturating_add(SKIPPABLE_HEADER_BYTES))
+            }
             _ => None,
         }
     }

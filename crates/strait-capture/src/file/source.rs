@@ -12,8 +12,6 @@ use strait_os::wait;
 
 use crate::compression::{Compression, Decompressor, Defect};
 
-/// Bytes of the start of a file that show its compression.
-pub(super) const MAGIC_BYTES: usize = 4;
 /// Bytes of a compressed file that are read at once.
 const PACKED_BYTES: usize = 64 << 10;
 /// Bytes of a compressed file without content, after which a non-blocking call returns. A file can

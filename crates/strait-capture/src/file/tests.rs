@@ -7,6 +7,7 @@ use std::task::Poll;
 use strait_pcapng::{Format, Interface, Packet, Section, Statistics, pcap, pcapng};
 
 use super::{FileError, FileReader, READ_BYTES};
+use crate::compression::Compression;
 use crate::frame::Direction;
 
 fn a_file(packets: u32, bytes: &[u8]) -> Vec<u8> {
@@ -256,4 +257,23 @@ fn legacy_lz4_is_refused_with_the_command_that_decompresses() {
     let error = reader(&legacy).expect_err("the legacy format").to_string();
     let remedy = "decompress it first (`lz4 -dc FILE | ... -`)";
     assert_eq!(error, format!("test.pcapng: the legacy format of LZ4 is not read: {remedy}"));
+}
+
+#[test]
+fn frame_after_skippable_ones_shows_the_compression() {
+    let content = a_file(3000, &[7; 700]);
+    let skippable =
+        |bytes: u32| [&[0x5f, 0x2a, 0x4d, 0x18][..], &bytes.to_le_bytes(), &vec![9; bytes as usize]].concat();
+    let start = [skippable(4), skippable(0), skippable(200_000)].concat();
+    for (frames, compression) in [(zstd(&content), Compression::Zstd), (lz4(&content), Compression::Lz4)] {
+        let mut reader = reader(&[&start[..], &frames].concat()).expect("a whole file");
+        assert_eq!(reader.compression(), Some(compression));
+        assert!(matches!(count(&mut reader), (3000, Ok(()))));
+    }
+    // Longer than the buffer, cut, and without another frame.
+    let long = [skippable(READ_BYTES as u32), zstd(&content)].concat();
+    assert!(matches!(count(&mut reader(&long).expect("a whole file")), (3000, Ok(()))));
+    for end in [4, 9, 100, start.len() - 1, start.len()] {
+        reader(&start[..end]).expect_err("no capture file");
+    }
 }
