@@ -129,9 +129,12 @@ pub struct FileSink {
 #[derive(Debug)]
 struct Passed {
     packets: u64,
-    /// Bytes of the file before, and of the buffer.
+    /// Bytes of the file before, and of its content.
     bytes: u64,
+    before: u64,
+    /// Bytes of the buffer.
     content_bytes: u64,
+    /// Name of the unfinished file.
     name: String,
 }
 
@@ -256,7 +259,8 @@ impl FileSink {
         let packets = std::mem::take(&mut self.buffered_packets);
         let blocks = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
         let (bytes, content_bytes) = (output.bytes(), blocks.len() as u64);
-        let passed = Passed { packets, bytes, content_bytes, name: output.name() };
+        let before = output.content_bytes();
+        let passed = Passed { packets, bytes, before, content_bytes, name: output.present_name() };
         match worker.pass(Task { output, blocks, packets, result: Ok(()) }) {
             Ok(()) => self.passed = Some(passed),
             Err(task) => {
@@ -273,21 +277,28 @@ impl FileSink {
     /// that wait for the next write are lost as well.
     fn settle(&mut self) -> Result<(), SinkError> {
         let Some(passed) = self.passed.take() else { return Ok(()) };
-        let result = match self.worker.as_ref().and_then(Worker::wait) {
+        let (name, cause) = match self.worker.as_ref().and_then(Worker::wait) {
             Some(task) => {
+                let result = task.result.map_err(|cause| (task.output.name(), cause));
                 self.output = Some(task.output);
                 self.spare = task.blocks;
-                task.result
+                let Err(failed) = result else {
+                    self.written_packets += passed.packets;
+                    return Ok(());
+                };
+                failed
             }
-            None => Err(std::io::Error::other("the thread that compresses has ended")),
-        };
-        let Err(cause) = result else {
-            self.written_packets += passed.packets;
-            return Ok(());
+            None => {
+                // The file is lost with the thread, and keeps the name of an unfinished one.
+                self.summary.packets += self.written_packets;
+                self.summary.bytes += passed.bytes;
+                self.summary.content_bytes += passed.before;
+                (passed.name, std::io::Error::other("the thread that compresses has ended"))
+            }
         };
         self.buffer.clear();
         self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);
-        let error = SinkError::write(passed.name, self.written_packets, passed.bytes, cause);
+        let error = SinkError::write(name, self.written_packets, passed.bytes, cause);
         self.failure = Some(error.clone());
         Err(error)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
 use crate::compression::Compression;
 use crate::file::{FileError, FileReader};
+use crate::sink::worker::Worker;
 use crate::sink::{FileSink, Format, FrameRef, SinkError, SinkOptions, Statistics};
 
 const ENDINGS: [&str; 3] = ["zst", "gz", "LZ4"];
@@ -185,4 +186,30 @@ fn existing_compressed_file_is_not_indexed() {
             .to_string()
             .ends_with("a compressed file has no index, as it is read from its start: decompress it first")
     );
+}
+
+#[test]
+fn end_of_the_thread_keeps_the_written_packets_and_names_their_file() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng.zst");
+    let mut sink = FileSink::create(options(&path)).expect("a sink");
+    (0..100).for_each(|number| write(&mut sink, number, 1000).expect("room"));
+    sink.flush().expect("room");
+    sink.worker = Some(Worker::that_ends());
+    let mut given = 100;
+    let error = loop {
+        given += 1;
+        if let Err(error) = write(&mut sink, given - 1, 1000) {
+            break error;
+        }
+        assert!(given < 10_000, "the thread has ended");
+    };
+    let SinkError::Write { file, packets, bytes, .. } = &error else { panic!("{error}") };
+    assert_eq!((file, *packets), (&part_of(&path).display().to_string(), 100));
+    assert_eq!(fs::metadata(part_of(&path)).expect("a file").len(), *bytes);
+    assert_eq!(sink.written_bytes(), *bytes);
+    let summary = sink.close(&[]).expect("nothing more to write");
+    assert_eq!((summary.packets, summary.lost, summary.bytes), (100, given - 100, *bytes));
+    assert!(summary.content_bytes > 100_000 && summary.files == 0, "{summary:?}");
+    assert_eq!(numbers_of_cut(&part_of(&path)), (0..100).collect::<Vec<_>>());
 }
