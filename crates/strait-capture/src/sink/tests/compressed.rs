@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
 use crate::compression::Compression;
 use crate::file::{FileError, FileReader};
+use crate::sink::compressor::Compressor;
 use crate::sink::worker::Worker;
-use crate::sink::{FileSink, Format, FrameRef, SinkError, SinkOptions, Statistics};
+use crate::sink::{FLUSH_BYTES, FileSink, Format, FrameRef, SinkError, SinkOptions, Statistics};
 
 const ENDINGS: [&str; 3] = ["zst", "gz", "LZ4"];
 
@@ -99,6 +100,59 @@ fn rotate(directory: &Path, ending: &str, limit: u64, packets: u64, is_threaded:
     let bytes = names.iter().map(|name| fs::metadata(directory.join(name)).expect("a file").len());
     assert_eq!(summary.bytes, bytes.sum::<u64>());
     names
+}
+
+/// Returns bytes that cannot be compressed.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..length).map(next).collect()
+}
+
+#[test]
+fn growth_of_content_that_cannot_be_compressed_is_bounded() {
+    let content = noise(4 * FLUSH_BYTES);
+    for compression in [Compression::Zstd, Compression::Gzip, Compression::Lz4] {
+        for length in [1, 60, 1000, 16 << 10, 40_000, 100_000, FLUSH_BYTES, content.len()] {
+            let mut compressor = Compressor::new(compression).expect("memory");
+            let begun = compressor.compress(&[0; 24]).expect("memory").len();
+            let mut bytes = 0;
+            // As before a rotation: the buffer that the thread has, and the one that is filled.
+            let (first, second) = content[..length].split_at(length / 2);
+            for part in [first, second].into_iter().filter(|part| !part.is_empty()) {
+                bytes += compressor.compress(part).expect("memory").len() as u64;
+            }
+            bytes += compressor.finish().expect("memory").len() as u64;
+            let bound = length as u64 + Compressor::overhead_max(length as u64);
+            assert!(begun > 0 && bytes <= bound, "{compression:?}: {bytes} bytes of {length}");
+        }
+    }
+}
+
+#[test]
+fn rotation_limit_holds_without_redundancy() {
+    let bytes = noise(4 << 20);
+    for (ending, is_threaded) in ENDINGS.into_iter().flat_map(|ending| [(ending, false), (ending, true)]) {
+        let (directory, limit) = (directory(), 500_000);
+        let base = options(&directory.path().join(format!("out.pcapng.{ending}")));
+        let mut sink =
+            FileSink::create(SinkOptions { rotate_bytes: Some(limit), ..base }).expect("a sink");
+        if is_threaded {
+            sink.start().expect("a thread");
+        }
+        for (number, bytes) in (0..).zip(bytes.chunks(100)) {
+            let timestamp_ns = START_NS + number * 1000;
+            sink.write(&FrameRef { timestamp_ns, bytes, wire_len: 100, ..FrameRef::default() }).expect("room");
+        }
+        sink.close(&[]).expect("complete files");
+        for name in listing(directory.path()) {
+            let bytes = fs::metadata(directory.path().join(&name)).expect("a file").len();
+            assert!(bytes <= limit, "{name} has {bytes} bytes");
+        }
+    }
 }
 
 #[test]
