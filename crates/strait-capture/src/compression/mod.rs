@@ -47,7 +47,8 @@ impl Compression {
         ALL.iter().find(|(_, ending)| extension.eq_ignore_ascii_case(ending)).map(|(found, _)| *found)
     }
 
-    /// Returns the name without an ending that selects a compression.
+    /// Returns the name without an ending that selects a compression; without the directory, too, if
+    /// it has such an ending.
     pub fn strip(name: &Path) -> &Path {
         let stem = Self::of_name(name).and_then(|_| name.file_stem());
         stem.map_or(name, Path::new)

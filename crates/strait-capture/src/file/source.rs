@@ -122,6 +122,7 @@ impl Source {
                 let bytes = read(&mut self.file, output)?;
                 return Ok((if bytes > 0 { Filled::More } else { Filled::End }, bytes));
             };
+            debug_assert_eq!(packed.start, packed.end, "without output all input is consumed");
             let bytes = read(&mut self.file, &mut packed.buffer)?;
             (packed.start, packed.end, packed.ended) = (0, bytes, bytes == 0);
             empty_bytes = empty_bytes.saturating_add(bytes);

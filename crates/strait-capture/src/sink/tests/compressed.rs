@@ -138,14 +138,14 @@ fn rotation_limit_holds_without_redundancy() {
     for (ending, is_threaded) in ENDINGS.into_iter().flat_map(|ending| [(ending, false), (ending, true)]) {
         let (directory, limit) = (directory(), 500_000);
         let base = options(&directory.path().join(format!("out.pcapng.{ending}")));
-        let mut sink =
-            FileSink::create(SinkOptions { rotate_bytes: Some(limit), ..base }).expect("a sink");
+        let mut sink = FileSink::create(SinkOptions { rotate_bytes: Some(limit), ..base }).expect("a sink");
         if is_threaded {
             sink.start().expect("a thread");
         }
         for (number, bytes) in (0..).zip(bytes.chunks(100)) {
             let timestamp_ns = START_NS + number * 1000;
-            sink.write(&FrameRef { timestamp_ns, bytes, wire_len: 100, ..FrameRef::default() }).expect("room");
+            sink.write(&FrameRef { timestamp_ns, bytes, wire_len: 100, ..FrameRef::default() })
+                .expect("room");
         }
         sink.close(&[]).expect("complete files");
         for name in listing(directory.path()) {
