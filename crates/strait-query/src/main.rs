@@ -279,7 +279,8 @@ async fn select(
 }
 
 /// Reports the packets that were written, and the parts of files that were read for them.
-fn report_retrieved(path: &Path, Retrieved { packets, extent, whole, first_whole }: &Retrieved) {
+fn report_retrieved(path: &Path, retrieved: &Retrieved) {
+    let Retrieved { packets, extent, whole, first_whole, can_index } = retrieved;
     let parts = match extent.parts {
         0 => String::new(),
         parts => format!("; of the indexed files {} of {parts} parts were read", extent.read),
@@ -290,9 +291,8 @@ fn report_retrieved(path: &Path, Retrieved { packets, extent, whole, first_whole
         1 => String::new(),
         more => format!(", and {} more files", more - 1),
     };
-    warn(format_args!(
-        "note: read completely: {first_whole}{others}; strait query --index FILE writes an index\n"
-    ));
+    let advice = if *can_index { "; strait query --index FILE writes an index" } else { "" };
+    warn(format_args!("note: read completely: {first_whole}{others}{advice}\n"));
 }
 
 /// Reports messages that a table should have, and has not.
