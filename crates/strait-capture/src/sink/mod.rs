@@ -277,24 +277,21 @@ impl FileSink {
     /// that wait for the next write are lost as well.
     fn settle(&mut self) -> Result<(), SinkError> {
         let Some(passed) = self.passed.take() else { return Ok(()) };
-        let (name, cause) = match self.worker.as_ref().and_then(Worker::wait) {
-            Some(task) => {
-                let result = task.result.map_err(|cause| (task.output.name(), cause));
-                self.output = Some(task.output);
-                self.spare = task.blocks;
-                let Err(failed) = result else {
-                    self.written_packets += passed.packets;
-                    return Ok(());
-                };
-                failed
-            }
-            None => {
-                // The file is lost with the thread, and keeps the name of an unfinished one.
-                self.summary.packets += self.written_packets;
-                self.summary.bytes += passed.bytes;
-                self.summary.content_bytes += passed.before;
-                (passed.name, std::io::Error::other("the thread that compresses has ended"))
-            }
+        let (name, cause) = if let Some(task) = self.worker.as_ref().and_then(Worker::wait) {
+            let result = task.result.map_err(|cause| (task.output.name(), cause));
+            self.output = Some(task.output);
+            self.spare = task.blocks;
+            let Err(failed) = result else {
+                self.written_packets += passed.packets;
+                return Ok(());
+            };
+            failed
+        } else {
+            // The file is lost with the thread, and keeps the name of an unfinished one.
+            self.summary.packets += self.written_packets;
+            self.summary.bytes += passed.bytes;
+            self.summary.content_bytes += passed.before;
+            (passed.name, std::io::Error::other("the thread that compresses has ended"))
         };
         self.buffer.clear();
         self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);

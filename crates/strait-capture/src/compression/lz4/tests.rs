@@ -23,7 +23,7 @@ fn decompress(lz4: &mut Lz4, mut input: &[u8]) -> usize {
 fn short_block_does_not_write_the_whole_buffer() {
     let info = FrameInfo::new().block_size(BlockSize::Max64KB);
     let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
-    encoder.write_all(&[7; 64 << 10]).expect("memory");
+    encoder.write_all(&[7].repeat(64 << 10)).expect("memory");
     let full = encoder.finish().expect("memory");
     let mut lz4 = Lz4::default();
     assert_eq!(decompress(&mut lz4, &full), 64 << 10);
