@@ -183,8 +183,8 @@ impl FileReader {
         self.lend_first()
     }
 
-    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet, or
-    /// after some megabytes of a compressed file without content.
+    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet,
+    /// or after some megabytes of a compressed file without content.
     pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
         match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Ok(Poll::Pending),

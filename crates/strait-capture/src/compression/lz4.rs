@@ -32,8 +32,8 @@ pub(super) struct Lz4 {
     held: Vec<u8>,
     wanted: usize,
     frame: Frame,
-    /// Buffer for the output of a block. It only grows: to fill it with zeros for each of many short
-    /// blocks would cost up to 4 MiB of writes for five bytes of input.
+    /// Buffer for the output of a block. It only grows: to fill it with zeros for each of many
+    /// short blocks would cost up to 4 MiB of writes for five bytes of input.
     block: Vec<u8>,
     /// Bytes of output in `block`, of which those before `taken` have been returned.
     length: usize,

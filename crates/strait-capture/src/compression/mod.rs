@@ -47,8 +47,8 @@ impl Compression {
         ALL.iter().find(|(_, ending)| extension.eq_ignore_ascii_case(ending)).map(|(found, _)| *found)
     }
 
-    /// Returns the name without an ending that selects a compression; without the directory, too, if
-    /// it has such an ending.
+    /// Returns the name without an ending that selects a compression; without the directory,
+    /// too, if it has such an ending.
     pub fn strip(name: &Path) -> &Path {
         let stem = Self::of_name(name).and_then(|_| name.file_stem());
         stem.map_or(name, Path::new)
@@ -65,8 +65,8 @@ impl Compression {
         }
     }
 
-    /// Returns the bytes of a skippable frame of zstd or LZ4 at the start of `start`, with its header
-    /// of [`SKIPPABLE_HEADER_BYTES`]. `None` for another frame, or an incomplete header.
+    /// Returns the bytes of a skippable frame of zstd or LZ4 at the start of `start`, with its
+    /// header of [`SKIPPABLE_HEADER_BYTES`]. `None` for another frame, or an incomplete header.
     pub(crate) fn skippable_bytes(start: &[u8]) -> Option<usize> {
         match start {
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d, ..] => {

@@ -104,8 +104,8 @@ impl Source {
         self.packed.as_ref().map(|packed| packed.offset)
     }
 
-    /// Reads bytes to the start of `output`, which is not empty. Returns their number. A non-blocking
-    /// call also returns after [`EMPTY_BYTES_MAX`] without content.
+    /// Reads bytes to the start of `output`, which is not empty. Returns their number. A
+    /// non-blocking call also returns after [`EMPTY_BYTES_MAX`] without content.
     pub(super) fn fill(&mut self, output: &mut [u8], pipe: Pipe) -> Result<(Filled, usize), SourceError> {
         let mut empty_bytes = 0_usize;
         loop {
