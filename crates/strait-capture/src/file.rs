@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
 
-use crate::compression::{Compression, Defect};
+use crate::compression::{Compression, Defect, SKIPPABLE_HEADER_BYTES};
 use crate::frame::Direction;
 use source::{Filled, Pipe, Source, SourceError};
 
@@ -183,7 +183,8 @@ impl FileReader {
         self.lend_first()
     }
 
-    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet.
+    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet,
+    /// or after some megabytes of a compressed file without content.
     pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
         match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Ok(Poll::Pending),
@@ -297,12 +298,24 @@ impl FileReader {
         position.map_err(|error| self.failed(error))
     }
 
-    /// Reads the first bytes, and decompresses the file if they are those of a compressed one.
+    /// Reads the first bytes, and decompresses the file if they are those of a compressed one. zstd
+    /// and LZ4 have the same skippable frames: the first frame after them shows the compression. It
+    /// is zstd if they are longer than the buffer.
     fn find_compression(&mut self) -> Result<(), FileError> {
-        while self.end < source::MAGIC_BYTES && self.fill(source::MAGIC_BYTES, Pipe::Block)? == Filled::More {
+        let mut frame = 0;
+        loop {
+            let wanted = frame + SKIPPABLE_HEADER_BYTES;
+            while self.end < wanted && self.fill(wanted, Pipe::Block)? == Filled::More {}
+            let rest = self.buffer[..self.end].get(frame..).unwrap_or_default();
+            match Compression::skippable_bytes(rest) {
+                Some(bytes) if bytes <= self.buffer.len() - wanted => frame += bytes,
+                _ => break,
+            }
         }
         let start = &self.buffer[..self.end];
-        if let Some(compression) = Compression::of_magic(start) {
+        let found = Compression::of_magic(start.get(frame..).unwrap_or_default());
+        let is_skippable = Compression::skippable_bytes(start).is_some();
+        if let Some(compression) = found.or(is_skippable.then_some(Compression::Zstd)) {
             self.source.decompress(compression, start).map_err(|error| self.failed(error))?;
             self.end = 0;
         }
@@ -383,7 +396,7 @@ enum Front {
     Packet,
     /// Complete block without a packet.
     Other,
-    /// Incomplete block of a pipe without more bytes.
+    /// Incomplete block of a pipe without more bytes, or of a compressed file without content.
     Pending,
     /// End of the file.
     End,

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use futures::StreamExt as _;
+use strait_capture::Compression;
 use strait_os::process::CAP_DAC_OVERRIDE;
 use strait_program::output::warn;
 use strait_program::replace::is_same_file;
@@ -108,6 +109,9 @@ const STACK_BYTES: usize = 64 << 20;
 /// Time in which an interrupted query removes its temporary files.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
+/// Endings of compressed files, beside those of [`Compression`].
+const OTHER_COMPRESSIONS: [&str; 2] = ["xz", "bz2"];
+
 /// Smallest permitted memory.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
@@ -145,6 +149,7 @@ impl Query {
         }
         let (sql, files) = self.sql_and_files()?;
         self.refuse_own_input(&files)?;
+        self.refuse_compressed_name()?;
         let engine = Engine::new(Sources::find(&files)?, self.limits())?;
         let interrupt = Interrupt::on_signals()?;
         let result = on_large_stack(|| {
@@ -194,6 +199,21 @@ impl Query {
             }
         }
         Ok(())
+    }
+
+    /// Returns an error if --pcap names a compressed file: its packets are written as they are.
+    fn refuse_compressed_name(&self) -> Result<(), Error> {
+        let Some(path) = &self.pcap else { return Ok(()) };
+        let is_other = |ending: &std::ffi::OsStr| {
+            OTHER_COMPRESSIONS.iter().any(|other| ending.eq_ignore_ascii_case(other))
+        };
+        if Compression::of_name(path).is_none() && !path.extension().is_some_and(is_other) {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "--pcap writes no compressed file: give {} a name in .pcapng, and compress it afterwards",
+            path.display()
+        )))
     }
 
     /// Returns all arguments, if none of them is SQL.
@@ -259,7 +279,8 @@ async fn select(
 }
 
 /// Reports the packets that were written, and the parts of files that were read for them.
-fn report_retrieved(path: &Path, Retrieved { packets, extent, whole, first_whole }: &Retrieved) {
+fn report_retrieved(path: &Path, retrieved: &Retrieved) {
+    let Retrieved { packets, extent, whole, first_whole, can_index } = retrieved;
     let parts = match extent.parts {
         0 => String::new(),
         parts => format!("; of the indexed files {} of {parts} parts were read", extent.read),
@@ -270,9 +291,8 @@ fn report_retrieved(path: &Path, Retrieved { packets, extent, whole, first_whole
         1 => String::new(),
         more => format!(", and {} more files", more - 1),
     };
-    warn(format_args!(
-        "note: read completely: {first_whole}{others}; strait query --index FILE writes an index\n"
-    ));
+    let advice = if *can_index { "; strait query --index FILE writes an index" } else { "" };
+    warn(format_args!("note: read completely: {first_whole}{others}{advice}\n"));
 }
 
 /// Reports messages that a table should have, and has not.

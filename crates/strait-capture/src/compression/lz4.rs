@@ -32,8 +32,11 @@ pub(super) struct Lz4 {
     held: Vec<u8>,
     wanted: usize,
     frame: Frame,
-    /// Output of a block, of which the bytes before `taken` have been returned.
+    /// Buffer for the output of a block. It only grows: to fill it with zeros for each of many
+    /// short blocks would cost up to 4 MiB of writes for five bytes of input.
     block: Vec<u8>,
+    /// Bytes of output in `block`, of which those before `taken` have been returned.
+    length: usize,
     taken: usize,
     /// Last output before the block, at most [`WINDOW_BYTES`].
     window: Vec<u8>,
@@ -77,6 +80,7 @@ impl Default for Lz4 {
             wanted: WORD,
             frame: Frame::default(),
             block: Vec::new(),
+            length: 0,
             taken: 0,
             window: Vec::new(),
             has_frame: false,
@@ -91,8 +95,8 @@ impl Lz4 {
 
     /// Returns a part of the block, or reads a part of an item.
     pub(super) fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Progress, Defect> {
-        if self.taken < self.block.len() {
-            let produced = output.len().min(self.block.len() - self.taken);
+        if self.taken < self.length {
+            let produced = output.len().min(self.length - self.taken);
             output[..produced].copy_from_slice(&self.block[self.taken..self.taken + produced]);
             self.taken += produced;
             return Ok(Progress { consumed: 0, produced });
@@ -222,37 +226,48 @@ impl Lz4 {
         if !check.is_empty() && word(check, 0) != XxHash32::oneshot(0, data) {
             return Err(Defect::Damaged("the checksum of a block is wrong"));
         }
-        self.taken = 0;
-        if length & STORED != 0 {
-            self.block.clear();
-            self.block.extend_from_slice(data);
+        // An invalid block gives no output.
+        (self.length, self.taken) = (0, 0);
+        self.length = if length & STORED != 0 {
+            self.room(data.len()).copy_from_slice(data);
+            data.len()
         } else {
-            self.decompress(data)?;
-        }
-        self.frame.bytes += self.block.len() as u64;
+            self.decompress(data)?
+        };
+        let content = &self.block[..self.length];
+        self.frame.bytes += content.len() as u64;
         if self.frame.has_content_check {
-            self.frame.check.write(&self.block);
+            self.frame.check.write(content);
         }
         if self.frame.is_linked {
-            let kept = WINDOW_BYTES.saturating_sub(self.block.len());
+            let kept = WINDOW_BYTES.saturating_sub(content.len());
             let excess = self.window.len().saturating_sub(kept);
             self.window.drain(..excess);
-            self.window.extend_from_slice(&self.block[self.block.len().saturating_sub(WINDOW_BYTES)..]);
+            self.window.extend_from_slice(&content[content.len().saturating_sub(WINDOW_BYTES)..]);
         }
         self.expect(Place::BlockLength, WORD);
         Ok(())
     }
 
-    fn decompress(&mut self, data: &[u8]) -> Result<(), Defect> {
-        self.block.resize(self.frame.block_bytes_max, 0);
-        let length = if self.window.is_empty() {
-            decompress_into(data, &mut self.block)
+    /// Decompresses to the start of `block`. Returns the number of bytes.
+    fn decompress(&mut self, data: &[u8]) -> Result<usize, Defect> {
+        let window = std::mem::take(&mut self.window);
+        let room = self.room(self.frame.block_bytes_max);
+        let length = if window.is_empty() {
+            decompress_into(data, room)
         } else {
-            decompress_into_with_dict(data, &mut self.block, &self.window)
+            decompress_into_with_dict(data, room, &window)
         };
-        // An invalid block gives no output.
-        self.block.truncate(length.as_ref().map_or(0, |length| *length));
-        length.map(drop).map_err(|_| Defect::Damaged("a block is invalid"))
+        self.window = window;
+        length.map_err(|_| Defect::Damaged("a block is invalid"))
+    }
+
+    /// Returns the first `bytes` of `block`.
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.block.len() < bytes {
+            self.block.resize(bytes, 0);
+        }
+        &mut self.block[..bytes]
     }
 
     fn end_frame(&mut self) -> Result<(), Defect> {
@@ -269,3 +284,6 @@ impl Lz4 {
 fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + WORD).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,9 @@ use zstandard::Zstandard;
 const ALL: [(Compression, &str); 3] =
     [(Compression::Zstd, "zst"), (Compression::Gzip, "gz"), (Compression::Lz4, "lz4")];
 
+/// Bytes of the magic number and the length of a skippable frame.
+pub(crate) const SKIPPABLE_HEADER_BYTES: usize = 8;
+
 /// Compression of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -44,7 +47,8 @@ impl Compression {
         ALL.iter().find(|(_, ending)| extension.eq_ignore_ascii_case(ending)).map(|(found, _)| *found)
     }
 
-    /// Returns the name without an ending that selects a compression.
+    /// Returns the name without an ending that selects a compression; without the directory,
+    /// too, if it has such an ending.
     pub fn strip(name: &Path) -> &Path {
         let stem = Self::of_name(name).and_then(|_| name.file_stem());
         stem.map_or(name, Path::new)
@@ -53,10 +57,22 @@ impl Compression {
     /// Returns the compression of a file that starts with these bytes.
     pub(crate) fn of_magic(start: &[u8]) -> Option<Self> {
         match start {
-            // The second is that of a skippable frame, with which pzstd begins.
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
             [0x1f, 0x8b, 0x08, ..] => Some(Self::Gzip),
-            [0x04, 0x22, 0x4d, 0x18, ..] => Some(Self::Lz4),
+            // The second is that of the legacy format, which the decompressor refuses by its name.
+            [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => Some(Self::Lz4),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of a skippable frame of zstd or LZ4 at the start of `start`, with its
+    /// header of [`SKIPPABLE_HEADER_BYTES`]. `None` for another frame, or an incomplete header.
+    pub(crate) fn skippable_bytes(start: &[u8]) -> Option<usize> {
+        match start {
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d, ..] => {
+                let content = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+                Some(content.saturating_add(SKIPPABLE_HEADER_BYTES))
+            }
             _ => None,
         }
     }

@@ -12,10 +12,11 @@ use strait_os::wait;
 
 use crate::compression::{Compression, Decompressor, Defect};
 
-/// Bytes of the start of a file that show its compression.
-pub(super) const MAGIC_BYTES: usize = 4;
 /// Bytes of a compressed file that are read at once.
 const PACKED_BYTES: usize = 64 << 10;
+/// Bytes of a compressed file without content, after which a non-blocking call returns. A file can
+/// have any number of empty blocks, and its reader has to look for signals.
+const EMPTY_BYTES_MAX: usize = 4 << 20;
 
 /// Reaction to a pipe without bytes to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub(super) enum Pipe {
 pub(super) enum Filled {
     /// There are more bytes.
     More,
-    /// A pipe has no bytes yet.
+    /// A pipe has no bytes yet, or the last reads of a compressed file gave no content.
     Pending,
     /// The end of the file.
     End,
@@ -103,23 +104,28 @@ impl Source {
         self.packed.as_ref().map(|packed| packed.offset)
     }
 
-    /// Reads bytes to the start of `output`, which is not empty. Returns their number.
+    /// Reads bytes to the start of `output`, which is not empty. Returns their number. A
+    /// non-blocking call also returns after [`EMPTY_BYTES_MAX`] without content.
     pub(super) fn fill(&mut self, output: &mut [u8], pipe: Pipe) -> Result<(Filled, usize), SourceError> {
+        let mut empty_bytes = 0_usize;
         loop {
             if let Some(packed) = &mut self.packed
                 && let Some(filled) = packed.take(output)?
             {
                 return Ok(filled);
             }
-            if pipe == Pipe::NonBlocking && !self.is_readable(Duration::ZERO)? {
+            let is_over = empty_bytes >= EMPTY_BYTES_MAX;
+            if pipe == Pipe::NonBlocking && (is_over || !self.is_readable(Duration::ZERO)?) {
                 return Ok((Filled::Pending, 0));
             }
             let Some(packed) = &mut self.packed else {
                 let bytes = read(&mut self.file, output)?;
                 return Ok((if bytes > 0 { Filled::More } else { Filled::End }, bytes));
             };
+            debug_assert_eq!(packed.start, packed.end, "without output all input is consumed");
             let bytes = read(&mut self.file, &mut packed.buffer)?;
             (packed.start, packed.end, packed.ended) = (0, bytes, bytes == 0);
+            empty_bytes = empty_bytes.saturating_add(bytes);
         }
     }
 

@@ -7,6 +7,7 @@ use std::task::Poll;
 use strait_pcapng::{Format, Interface, Packet, Section, Statistics, pcap, pcapng};
 
 use super::{FileError, FileReader, READ_BYTES};
+use crate::compression::Compression;
 use crate::frame::Direction;
 
 fn a_file(packets: u32, bytes: &[u8]) -> Vec<u8> {
@@ -223,4 +224,56 @@ fn compressed_pipe_gives_packets_without_waiting_for_more() {
     write.write_all(rest).expect("room");
     drop(write);
     assert!(matches!(reader.try_next(), Ok(Poll::Ready(None))));
+}
+
+fn lz4(content: &[u8]) -> Vec<u8> {
+    let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    encoder.write_all(content).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+#[test]
+fn compression_without_content_returns_to_a_caller_that_does_not_wait() {
+    let content = a_file(3, b"packet");
+    let (first, second) = content.split_at(content.len() - 30);
+    // A frame of twelve megabytes that has only blocks without output.
+    let empty = [&lz4(b"x")[..7], &[1, 0, 0, 0, 0].repeat((12 << 20) / 5), &[0; 4]].concat();
+    let mut reader = reader(&[lz4(first), empty, lz4(second)].concat()).expect("a file with an interface");
+    let (mut packets, mut pending) = (0, 0);
+    loop {
+        match reader.try_next().expect("valid input") {
+            Poll::Ready(Some(_)) => packets += 1,
+            Poll::Ready(None) => break,
+            Poll::Pending => pending += 1,
+        }
+    }
+    assert_eq!(packets, 3);
+    assert!((1..10).contains(&pending), "{pending}");
+}
+
+#[test]
+fn legacy_lz4_is_refused_with_the_command_that_decompresses() {
+    let legacy = [&[0x02, 0x21, 0x4c, 0x18, 5, 0, 0, 0][..], b"\x40data and more bytes"].concat();
+    let error = reader(&legacy).expect_err("the legacy format").to_string();
+    let remedy = "decompress it first (`lz4 -dc FILE | ... -`)";
+    assert_eq!(error, format!("test.pcapng: the legacy format of LZ4 is not read: {remedy}"));
+}
+
+#[test]
+fn frame_after_skippable_ones_shows_the_compression() {
+    let content = a_file(3000, &[7; 700]);
+    let skippable =
+        |bytes: u32| [&[0x5f, 0x2a, 0x4d, 0x18][..], &bytes.to_le_bytes(), &vec![9; bytes as usize]].concat();
+    let start = [skippable(4), skippable(0), skippable(200_000)].concat();
+    for (frames, compression) in [(zstd(&content), Compression::Zstd), (lz4(&content), Compression::Lz4)] {
+        let mut reader = reader(&[&start[..], &frames].concat()).expect("a whole file");
+        assert_eq!(reader.compression(), Some(compression));
+        assert!(matches!(count(&mut reader), (3000, Ok(()))));
+    }
+    // Longer than the buffer, cut, and without another frame.
+    let long = [skippable(READ_BYTES as u32), zstd(&content)].concat();
+    assert!(matches!(count(&mut reader(&long).expect("a whole file")), (3000, Ok(()))));
+    for end in [4, 9, 100, start.len() - 1, start.len()] {
+        reader(&start[..end]).expect_err("no capture file");
+    }
 }

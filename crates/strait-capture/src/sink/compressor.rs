@@ -12,8 +12,8 @@ use zstd::stream::write::Encoder;
 
 use crate::compression::Compression;
 
-/// Level of zstd: the fastest one of the usual levels, as the thread that reads the packets
-/// compresses them.
+/// Level of zstd: the fastest one of the usual levels. One thread compresses for all threads that
+/// receive packets, and they wait for it if it is slower.
 const ZSTD_LEVEL: i32 = 1;
 
 /// Compressor of one file. Its output is taken with each call.
@@ -27,9 +27,10 @@ enum Coder {
 
 impl Compressor {
     /// Maximum number of bytes by which the end of a file, and the headers of blocks that cannot be
-    /// compressed, exceed `content_bytes` that are not compressed yet.
+    /// compressed, exceed `content_bytes` that are not compressed yet. Deflate has the largest
+    /// overhead: its coder of level 1 adds up to 0.3 % to noise.
     pub(super) fn overhead_max(content_bytes: u64) -> u64 {
-        64 + content_bytes / 1024
+        64 + content_bytes / 128
     }
 
     pub(super) fn new(compression: Compression) -> io::Result<Self> {

@@ -40,7 +40,8 @@ pub enum SinkError {
     /// A write failed: disk full, quota, I/O error. The blocks written before are whole.
     #[error("write {file}: {source}; the packets written before are in the file")]
     Write {
-        /// Final name, which [`close`](super::FileSink::close) gives the file.
+        /// Final name, which [`close`](super::FileSink::close) gives the file. The name of the
+        /// unfinished file if the thread that compresses has ended, which had the file.
         file: String,
         /// Packets that are in this file.
         packets: u64,

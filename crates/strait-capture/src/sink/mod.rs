@@ -129,9 +129,12 @@ pub struct FileSink {
 #[derive(Debug)]
 struct Passed {
     packets: u64,
-    /// Bytes of the file before, and of the buffer.
+    /// Bytes of the file before, and of its content.
     bytes: u64,
+    before: u64,
+    /// Bytes of the buffer.
     content_bytes: u64,
+    /// Name of the unfinished file.
     name: String,
 }
 
@@ -256,7 +259,8 @@ impl FileSink {
         let packets = std::mem::take(&mut self.buffered_packets);
         let blocks = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
         let (bytes, content_bytes) = (output.bytes(), blocks.len() as u64);
-        let passed = Passed { packets, bytes, content_bytes, name: output.name() };
+        let before = output.content_bytes();
+        let passed = Passed { packets, bytes, before, content_bytes, name: output.present_name() };
         match worker.pass(Task { output, blocks, packets, result: Ok(()) }) {
             Ok(()) => self.passed = Some(passed),
             Err(task) => {
@@ -273,21 +277,25 @@ impl FileSink {
     /// that wait for the next write are lost as well.
     fn settle(&mut self) -> Result<(), SinkError> {
         let Some(passed) = self.passed.take() else { return Ok(()) };
-        let result = match self.worker.as_ref().and_then(Worker::wait) {
-            Some(task) => {
-                self.output = Some(task.output);
-                self.spare = task.blocks;
-                task.result
-            }
-            None => Err(std::io::Error::other("the thread that compresses has ended")),
-        };
-        let Err(cause) = result else {
-            self.written_packets += passed.packets;
-            return Ok(());
+        let (name, cause) = if let Some(task) = self.worker.as_ref().and_then(Worker::wait) {
+            let result = task.result.map_err(|cause| (task.output.name(), cause));
+            self.output = Some(task.output);
+            self.spare = task.blocks;
+            let Err(failed) = result else {
+                self.written_packets += passed.packets;
+                return Ok(());
+            };
+            failed
+        } else {
+            // The file is lost with the thread, and keeps the name of an unfinished one.
+            self.summary.packets += self.written_packets;
+            self.summary.bytes += passed.bytes;
+            self.summary.content_bytes += passed.before;
+            (passed.name, std::io::Error::other("the thread that compresses has ended"))
         };
         self.buffer.clear();
         self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);
-        let error = SinkError::write(passed.name, self.written_packets, passed.bytes, cause);
+        let error = SinkError::write(name, self.written_packets, passed.bytes, cause);
         self.failure = Some(error.clone());
         Err(error)
     }
@@ -416,8 +424,9 @@ impl FileSink {
         }
         if frame.timestamp_ns >= self.rotate_at_ns {
             self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
-        }
-        if self.fits_compressed(frame)? {
+            // The worker may have all packets of the file.
+            self.settle()?;
+        } else if self.fits_compressed(frame)? {
             return Ok(());
         }
         // A file without packets is never completed because of a limit.

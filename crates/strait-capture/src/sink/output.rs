@@ -133,6 +133,14 @@ impl Output {
         }
     }
 
+    /// Returns the name of the file until it is complete.
+    pub(super) fn present_name(&self) -> String {
+        match &self.place {
+            Place::Renamed(part) => part.path().display().to_string(),
+            Place::InPlace(name) => name.display().to_string(),
+        }
+    }
+
     /// Returns the new name of a killed capture's file, once.
     pub(super) fn take_set_aside(&mut self) -> Option<PathBuf> {
         self.set_aside.take()

@@ -50,6 +50,15 @@ impl Worker {
         Ok(Self { tasks: Some(tasks), done, thread: Some(thread) })
     }
 
+    /// Returns a worker with a thread that ends at its first task, as after a panic.
+    #[cfg(test)]
+    pub(super) fn that_ends() -> Self {
+        let (tasks, received) = sync_channel::<Task>(1);
+        let (_, done) = sync_channel(1);
+        let thread = std::thread::spawn(move || drop(received.recv()));
+        Self { tasks: Some(tasks), done, thread: Some(thread) }
+    }
+
     /// Passes a task to the thread. Returns it if the thread has ended.
     pub(super) fn pass(&self, task: Task) -> Result<(), Box<Task>> {
         match &self.tasks {

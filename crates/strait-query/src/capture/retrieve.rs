@@ -30,6 +30,8 @@ pub(crate) struct Retrieved {
     pub(crate) whole: u64,
     /// The first of these files, with the reason.
     pub(crate) first_whole: String,
+    /// True if one of these files can have an index: it is not compressed.
+    pub(crate) can_index: bool,
 }
 
 /// Writes the selected packets of the files in the order of the files. A file with an index is read
@@ -82,6 +84,7 @@ fn copy_file(
         Err(error) => return Ok(Err(error.to_string())),
     };
     retrieved.whole += 1;
+    retrieved.can_index |= reader.compression().is_none();
     if retrieved.first_whole.is_empty() {
         retrieved.first_whole = format!("{file}: {reason}");
     }

@@ -43,6 +43,18 @@ fn packets_of_selected_messages_and_times_are_written() {
 }
 
 #[test]
+fn a_name_of_a_compressed_file_is_refused() {
+    let scene = Scene::new();
+    for name in ["out.pcapng.zst", "out.GZ", "out.lz4", "out.pcap.xz", "out.bz2"] {
+        let path = scene.path(name);
+        let message = refused(&["--pcap", &text(&path), "select * from packets", &scene.capture()], 2);
+        let start = "--pcap writes no compressed file: give ";
+        assert!(message.starts_with(start) && message.contains(name), "{message}");
+        assert!(!path.exists(), "{name}");
+    }
+}
+
+#[test]
 fn a_result_does_not_replace_a_file_of_its_query() {
     let scene = Scene::new();
     let (capture, sql) = (scene.capture(), "select * from flows where sourceTransportPort = 40000");
