@@ -141,10 +141,9 @@ impl Connections {
                         connection.retry_id = Some(source_id.to_vec());
                     }
                 }
-                Ok(Packet::Other) => {}
                 Err(_) if is_cut => missed.cut += 1,
-                // Another protocol, or a packet that the receiver drops as well.
-                Err(_) => {}
+                // Without a hello, of another protocol, or one that the receiver drops as well.
+                Ok(Packet::Other) | Err(_) => {}
             }
         }
         true
