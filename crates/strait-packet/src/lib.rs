@@ -20,6 +20,7 @@ mod link;
 pub mod probe;
 pub mod protocol;
 pub mod quic;
+mod reader;
 pub mod summary;
 pub mod tcp;
 pub mod tls;

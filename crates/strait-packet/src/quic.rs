@@ -7,6 +7,7 @@
 //! packet itself. This module does not decrypt: the caller gives the payload to [`Crypto`].
 
 use crate::error::{Error, Header, Result};
+use crate::reader::Reader;
 
 /// Minimum bytes of a datagram with an Initial packet that the receiver must acknowledge (RFC 9000
 /// s14.1).
@@ -89,7 +90,7 @@ pub fn packets(datagram: &[u8]) -> impl Iterator<Item = Result<Packet<'_>>> {
         if !has_long_header(rest) {
             return None;
         }
-        let mut reader = Reader { rest, len: rest.len() };
+        let mut reader = Reader::new(Header::Quic, rest);
         let packet = packet(&mut reader, rest);
         rest = packet.as_ref().map_or(&[], |_| reader.rest);
         Some(packet)
@@ -98,27 +99,26 @@ pub fn packets(datagram: &[u8]) -> impl Iterator<Item = Result<Packet<'_>>> {
 
 /// Parses the packet at the start of `bytes`, which `reader` passes.
 fn packet<'a>(reader: &mut Reader<'a>, bytes: &'a [u8]) -> Result<Packet<'a>> {
-    let &[flags, a, b, c, d] = reader.array()?;
-    let number = u32::from_be_bytes([a, b, c, d]);
-    let version = Version::of(number).ok_or(invalid("version", number, "1 or 2"))?;
-    let (destination_id, source_id) = (reader.id()?, reader.id()?);
+    let (flags, version) = (reader.u8()?, reader.u32()?);
+    let version = Version::of(version).ok_or(invalid("version", version, "1 or 2"))?;
+    let (destination_id, source_id) = (connection_id(reader)?, connection_id(reader)?);
     let kind = version.kind(flags);
     if kind == Kind::Retry {
         reader.rest = &[];
         return Ok(Packet::Retry { destination_id, source_id });
     }
     if kind == Kind::Other {
-        let passed = reader.number().and_then(|len| reader.take(len));
+        let passed = number(reader).and_then(|len| take(reader, len));
         if passed.is_err() {
             reader.rest = &[];
         }
         return Ok(Packet::Other);
     }
-    let token_len = reader.number()?;
-    reader.take(token_len)?;
-    let len = reader.number()?;
+    let token_len = number(reader)?;
+    take(reader, token_len)?;
+    let len = number(reader)?;
     let number_offset = bytes.len() - reader.rest.len();
-    let payload = reader.take(len)?;
+    let payload = take(reader, len)?;
     if payload.len() < SAMPLE_OFFSET + SAMPLE_LEN {
         return Err(invalid("length", payload.len() as u32, "at least 20"));
     }
@@ -162,7 +162,7 @@ pub struct Crypto<'a> {
 impl<'a> Crypto<'a> {
     /// Reads a decrypted payload.
     pub fn new(payload: &'a [u8]) -> Self {
-        Self { reader: Reader { rest: payload, len: payload.len() } }
+        Self { reader: Reader::new(Header::Quic, payload) }
     }
 
     /// Passes other frames, and returns the next CRYPTO frame.
@@ -179,24 +179,24 @@ impl<'a> Crypto<'a> {
             match kind {
                 PADDING | PING => {}
                 ACK | ACK_WITH_ECN => {
-                    let (_largest, _delay) = (reader.number()?, reader.number()?);
-                    let ranges = reader.number()?;
-                    let _first = reader.number()?;
+                    let (_largest, _delay) = (number(reader)?, number(reader)?);
+                    let ranges = number(reader)?;
+                    let _first = number(reader)?;
                     for _ in 0..ranges {
-                        let (_gap, _len) = (reader.number()?, reader.number()?);
+                        let (_gap, _len) = (number(reader)?, number(reader)?);
                     }
                     for _ in 0..if kind == ACK { 0 } else { 3 } {
-                        reader.number()?;
+                        number(reader)?;
                     }
                 }
                 CRYPTO => {
-                    let (offset, len) = (reader.number()?, reader.number()?);
-                    return Ok(Some((offset, reader.take(len)?)));
+                    let (offset, len) = (number(reader)?, number(reader)?);
+                    return Ok(Some((offset, take(reader, len)?)));
                 }
                 CLOSE => {
-                    let (_code, _kind) = (reader.number()?, reader.number()?);
-                    let len = reader.number()?;
-                    reader.take(len)?;
+                    let (_code, _kind) = (number(reader)?, number(reader)?);
+                    let len = number(reader)?;
+                    take(reader, len)?;
                 }
                 other => return Err(invalid("frame type", u32::from(other), "0 to 3, 6 or 28")),
             }
@@ -217,50 +217,26 @@ impl<'a> Iterator for Crypto<'a> {
     }
 }
 
-/// Reader of a packet or a payload.
-#[derive(Clone, Debug)]
-struct Reader<'a> {
-    rest: &'a [u8],
-    /// Bytes of the whole, for errors.
-    len: usize,
+/// Returns `len` bytes.
+fn take<'a>(reader: &mut Reader<'a>, len: u64) -> Result<&'a [u8]> {
+    reader.take(usize::try_from(len).unwrap_or(usize::MAX))
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: u64) -> Result<&'a [u8]> {
-        let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
-        let (taken, rest) = split.ok_or_else(|| self.truncated(len))?;
-        self.rest = rest;
-        Ok(taken)
+/// Returns a connection ID after its length.
+fn connection_id<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8]> {
+    let len = reader.u8()?;
+    if usize::from(len) > ID_LEN_MAX {
+        return Err(invalid("length of a connection ID", u32::from(len), "at most 20"));
     }
+    reader.take(usize::from(len))
+}
 
-    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N]> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or_else(|| self.truncated(N as u64))?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    /// Returns a connection ID after its length.
-    fn id(&mut self) -> Result<&'a [u8]> {
-        let &[len] = self.array()?;
-        if usize::from(len) > ID_LEN_MAX {
-            return Err(invalid("length of a connection ID", u32::from(len), "at most 20"));
-        }
-        self.take(u64::from(len))
-    }
-
-    /// Returns an integer of variable length (RFC 9000 s16).
-    fn number(&mut self) -> Result<u64> {
-        let first = *self.rest.first().ok_or_else(|| self.truncated(1))?;
-        let bytes = self.take(1 << (first >> 6))?;
-        let number = bytes.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
-        Ok(number & u64::MAX >> (66 - 8 * bytes.len()))
-    }
-
-    fn truncated(&self, len: u64) -> Error {
-        let passed = self.len - self.rest.len();
-        let needed = passed.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
-        Error::Truncated { header: Header::Quic, needed, had: self.len }
-    }
+/// Returns an integer of variable length (RFC 9000 s16).
+fn number(reader: &mut Reader<'_>) -> Result<u64> {
+    let first = reader.rest.first().copied().unwrap_or_default();
+    let bytes = reader.take(1 << (first >> 6))?;
+    let number = bytes.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+    Ok(number & u64::MAX >> (66 - 8 * bytes.len()))
 }
 
 fn invalid(field: &'static str, value: u32, expected: &'static str) -> Error {

@@ -5,6 +5,7 @@
 //! checked when a hello is parsed, so that the iterators over its parts do not fail.
 
 use crate::error::{Error, Header, Result};
+use crate::reader::Reader;
 
 /// Bytes of a record's header.
 const RECORD_HEADER_LEN: usize = 5;
@@ -158,7 +159,7 @@ fn message(bytes: &[u8]) -> Result<Option<(Sender, &[u8])>> {
 
 impl<'a> Hello<'a> {
     fn parse(sender: Sender, body: &'a [u8]) -> Result<Self> {
-        let mut reader = Reader { rest: body, len: body.len() };
+        let mut reader = Reader::new(Header::Tls, body);
         let legacy_version = reader.u16()?;
         reader.take(RANDOM_LEN)?;
         let _session_id = reader.short_vector()?;
@@ -175,7 +176,7 @@ impl<'a> Hello<'a> {
         };
         // Old versions have no extensions.
         let extensions = if reader.rest.is_empty() { &[] } else { reader.vector()? };
-        let mut reader = Reader { rest: extensions, len: extensions.len() };
+        let mut reader = Reader::new(Header::Tls, extensions);
         while !reader.rest.is_empty() {
             reader.u16()?;
             reader.vector()?;
@@ -190,7 +191,7 @@ impl<'a> Hello<'a> {
 
     /// Returns the extensions in order: type and content.
     pub fn extensions(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
-        let mut reader = Reader { rest: self.extensions, len: self.extensions.len() };
+        let mut reader = Reader::new(Header::Tls, self.extensions);
         std::iter::from_fn(move || Some((reader.u16().ok()?, reader.vector().ok()?)))
     }
 
@@ -209,7 +210,7 @@ impl<'a> Hello<'a> {
     /// Returns the offered application protocols, or the selected one (RFC 7301 s3.1).
     pub fn protocols(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let list = self.extension(extension::PROTOCOLS).and_then(vector).unwrap_or(&[]);
-        let mut reader = Reader { rest: list, len: list.len() };
+        let mut reader = Reader::new(Header::Tls, list);
         std::iter::from_fn(move || reader.short_vector().ok())
     }
 
@@ -240,12 +241,12 @@ impl<'a> Hello<'a> {
 
 /// Returns the content of a vector with a length of 2 bytes.
 fn vector(bytes: &[u8]) -> Option<&[u8]> {
-    Reader { rest: bytes, len: bytes.len() }.vector().ok()
+    Reader::new(Header::Tls, bytes).vector().ok()
 }
 
 /// Returns the content of a vector with a length of 1 byte.
 fn short_vector(bytes: &[u8]) -> Option<&[u8]> {
-    Reader { rest: bytes, len: bytes.len() }.short_vector().ok()
+    Reader::new(Header::Tls, bytes).short_vector().ok()
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
@@ -254,37 +255,6 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
 
 fn invalid(field: &'static str, value: u32, expected: &'static str) -> Error {
     Error::Invalid { header: Header::Tls, field, value, expected }
-}
-
-/// Reader of a hello's fields.
-struct Reader<'a> {
-    rest: &'a [u8],
-    /// Length at the start.
-    len: usize,
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        let needed = self.len - self.rest.len() + len;
-        let truncated = Error::Truncated { header: Header::Tls, needed, had: self.len };
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(truncated)?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn u16(&mut self) -> Result<u16> {
-        self.take(2).map(|bytes| bytes.iter().fold(0, |word, byte| word << 8 | u16::from(*byte)))
-    }
-
-    fn vector(&mut self) -> Result<&'a [u8]> {
-        let len = self.u16()?;
-        self.take(usize::from(len))
-    }
-
-    fn short_vector(&mut self) -> Result<&'a [u8]> {
-        let len = self.take(1)?.first().copied().unwrap_or_default();
-        self.take(usize::from(len))
-    }
 }
 
 #[cfg(test)]
