@@ -1,4 +1,4 @@
-//! `--netns`: the network namespace whose interfaces a command opens.
+//! `--netns`: the network namespace of a command's interfaces.
 //!
 //! Commands open their sockets and look up interfaces on a thread inside the namespace; files and
 //! connections to other machines stay in the namespace of the program.

@@ -63,7 +63,7 @@ pub enum Packet<'a> {
         /// Connection ID of the server.
         source_id: &'a [u8],
     },
-    /// Packet of another kind, whose keys are not in the packet.
+    /// Packet of another kind. Its keys do not follow from the packet.
     Other,
 }
 

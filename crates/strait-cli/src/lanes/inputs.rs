@@ -121,8 +121,8 @@ impl Inputs {
         result
     }
 
-    /// Notes the failure of an interface. Returns true for its first failure while others go on,
-    /// which is to be reported.
+    /// Notes the failure of an interface. Returns true for its first failure while others go on:
+    /// report it.
     pub(super) fn fail(&self, at: usize) -> bool {
         let input = &self.all[at];
         if input.has_failed.swap(true, Ordering::AcqRel) {

@@ -159,7 +159,7 @@ impl File {
             match value.code {
                 option::IF_NAME => interface.name = Some(value.text()),
                 option::IF_DESCRIPTION => interface.description = Some(value.text()),
-                // Of another length it is not the speed; packets do not depend on it.
+                // A value of another length is ignored.
                 option::IF_SPEED => {
                     interface.speed_bps = value.fixed::<8>().ok().map(|bytes| self.order.u64(&bytes, 0));
                 }

@@ -39,7 +39,7 @@ const RECORD_HEADER_LEN: usize = 5;
 const MESSAGE_HEADER_LEN: usize = 4;
 const HELLO_BYTES_MAX: usize = MESSAGE_BYTES_MAX - RECORD_HEADER_LEN;
 
-/// Connections whose hellos are incomplete, or were complete last.
+/// The latest connections, with the parts of incomplete hellos.
 pub(super) struct Connections {
     sets: Vec<Vec<Entry>>,
     /// Random, so that a sender cannot choose connections that collide.
@@ -48,9 +48,9 @@ pub(super) struct Connections {
     failures: (u64, u32),
 }
 
-/// What identifies a connection in both directions. The ID that the client has chosen for itself
-/// distinguishes the connections of one socket, and does not change during the handshake. Without
-/// VLANs: the directions can have different ones.
+/// Identity of a connection, for both directions. The client's own ID distinguishes the connections
+/// of one socket, and does not change during the handshake. VLANs are left out: the directions can
+/// have different ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     /// Addresses and ports of client and server.
