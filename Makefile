@@ -77,7 +77,7 @@ book: ## build the documents as a book
 fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/ci fuzz
 
-miri: ## look for undefined behaviour in unsafe code and parsers
+miri: ## look for undefined behaviour in unsafe code
 	@scripts/ci miri
 
 release-check: ## prepare the next release without a trace, and package the crates
