@@ -38,7 +38,7 @@ pub(super) struct Lz4 {
     /// Bytes of output in `block`, of which those before `taken` have been returned.
     length: usize,
     taken: usize,
-    /// Last output before the block, at most [`WINDOW_BYTES`].
+    /// Last output before the block, of which a block can refer to the last [`WINDOW_BYTES`].
     window: Vec<u8>,
     has_frame: bool,
 }
@@ -240,10 +240,11 @@ impl Lz4 {
             self.frame.check.write(content);
         }
         if self.frame.is_linked {
-            let kept = WINDOW_BYTES.saturating_sub(content.len());
-            let excess = self.window.len().saturating_sub(kept);
-            self.window.drain(..excess);
             self.window.extend_from_slice(&content[content.len().saturating_sub(WINDOW_BYTES)..]);
+            // Seldom, as short blocks would each move the whole window.
+            if self.window.len() > 2 * WINDOW_BYTES {
+                self.window.drain(..self.window.len() - WINDOW_BYTES);
+            }
         }
         self.expect(Place::BlockLength, WORD);
         Ok(())
@@ -256,7 +257,8 @@ impl Lz4 {
         let length = if window.is_empty() {
             decompress_into(data, room)
         } else {
-            decompress_into_with_dict(data, room, &window)
+            let begin = window.len().saturating_sub(WINDOW_BYTES);
+            decompress_into_with_dict(data, room, &window[begin..])
         };
         self.window = window;
         length.map_err(|_| Defect::Damaged("a block is invalid"))
