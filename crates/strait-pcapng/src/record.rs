@@ -90,6 +90,20 @@ pub struct Statistics {
     pub delivered: Option<u64>,
 }
 
+/// Secrets with which a reader decrypts packets of the section (pcapng s4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secrets<'a> {
+    /// Format of the data, as [`Secrets::TLS_KEY_LOG`].
+    pub kind: u32,
+    /// The secrets, at most [`SECRETS_BYTES_MAX`](crate::SECRETS_BYTES_MAX) bytes.
+    pub data: &'a [u8],
+}
+
+impl Secrets<'_> {
+    /// Lines in the format of NSS key logs (`TLSK`; RFC 9850).
+    pub const TLS_KEY_LOG: u32 = 0x544c_534b;
+}
+
 /// A decoded item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -107,6 +121,8 @@ pub enum Record<'a> {
         /// Description of the interface in the file.
         interface: Interface<'a>,
     },
+    /// Secrets for the packets of the section.
+    Secrets(Secrets<'a>),
     /// Counts of an interface.
     Statistics(Statistics),
     /// The header of a section, which sets the byte order. Interfaces are numbered from 0 again.

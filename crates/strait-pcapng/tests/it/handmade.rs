@@ -141,6 +141,23 @@ fn unknown_blocks_and_options_are_skipped() {
 }
 
 #[test]
+fn secrets_of_both_byte_orders_are_read_and_defective_ones_skipped() {
+    for big in [false, true] {
+        let mut maker = Maker::new(big);
+        maker.section(1, 0);
+        let (kind, length) = (maker.u32(0x5747_4b4c), maker.u32(5));
+        maker.block(10, &[kind.clone(), length, b"a key".to_vec()]);
+        let too_long = maker.u32(9);
+        maker.block(10, &[kind.clone(), too_long, b"8 bytes.".to_vec()]);
+        maker.block(10, &[kind]);
+        maker.block(10, &[]);
+        let (records, end) = decode(&maker.file);
+        assert_eq!(end, Ok(()));
+        assert_eq!(records[1..], [Owned::Secrets(0x5747_4b4c, b"a key".to_vec())], "{big}");
+    }
+}
+
+#[test]
 fn simple_and_obsolete_packets_are_read() {
     for big in ORDERS {
         let mut maker = Maker::new(big);

@@ -7,6 +7,7 @@ use strait_pcapng::{Decoder, Direction, Error, LinkType, Record, Statistics, Ste
 pub(crate) enum Owned {
     Packet(OwnedPacket),
     Interface { index: u32, linktype: LinkType, snaplen: u32, texts: [Option<String>; 4] },
+    Secrets(u32, Vec<u8>),
     Statistics(Statistics),
     Section([Option<String>; 3]),
     UnknownSection(u16, u16),
@@ -53,6 +54,7 @@ impl From<Record<'_>> for Owned {
                     own(interface.os),
                 ],
             },
+            Record::Secrets(secrets) => Self::Secrets(secrets.kind, secrets.data.to_vec()),
             Record::Statistics(statistics) => Self::Statistics(statistics),
             Record::Section(section) => {
                 Self::Section([own(section.hardware), own(section.os), own(section.application)])
