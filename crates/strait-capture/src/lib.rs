@@ -31,6 +31,7 @@ mod compression;
 mod counters;
 mod directions;
 mod error;
+pub mod extra;
 pub mod file;
 mod filter;
 mod frame;
