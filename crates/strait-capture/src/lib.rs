@@ -38,6 +38,7 @@ mod frame;
 pub mod index;
 mod inject;
 mod interrupt;
+pub mod key_log;
 mod lane;
 pub mod libpcap;
 mod link;

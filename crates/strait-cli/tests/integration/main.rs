@@ -16,6 +16,7 @@ mod interfaces;
 mod interrupted;
 mod ipfix;
 mod kafka;
+mod keylog;
 mod killed;
 mod lake;
 mod links;
