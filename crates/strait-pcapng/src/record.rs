@@ -44,6 +44,9 @@ pub struct Section<'a> {
     pub os: Option<&'a str>,
     /// The program that writes the file.
     pub application: Option<&'a str>,
+    /// Comments. An encoder cuts each to [`COMMENT_BYTES_MAX`](crate::COMMENT_BYTES_MAX); the decoder
+    /// lends none.
+    pub comments: &'a [String],
 }
 
 /// An interface that packets were captured on (pcapng s4.2).

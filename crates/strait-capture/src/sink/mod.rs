@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 pub use error::SinkError;
 pub use indexing::FlowOf;
-pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
+pub use options::{COMMENTS_MAX, RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 pub use summary::{Renamed, Summary};
 

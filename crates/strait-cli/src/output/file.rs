@@ -69,6 +69,10 @@ pub(crate) struct Args {
     /// while it grows
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
+    /// Write a comment on the capture to each pcapng file; repeat it for several, at most 16, of at
+    /// most 2048 bytes each
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    comment: Vec<String>,
     /// Write an index beside each file, FILE.sidx: with it strait query reads only the needed parts
     /// of the file. Not for a compressed file
     #[arg(long)]
@@ -120,6 +124,7 @@ impl Args {
             (self.format.is_some() && !has_file, "--format", "-w FILE"),
             (self.index && !has_file, "--index", "-w FILE"),
             (self.keylog.is_some() && !has_file, "--keylog", "-w FILE"),
+            (!self.comment.is_empty() && !has_file, "--comment", "-w FILE"),
             (self.ring_files.is_some() && !has_file, "--ring-files", "-w FILE"),
             (self.files.is_some() && !has_file, "-W", "-w FILE"),
             (self.rotate_mib.is_some() && !has_any, "--rotate-mib", "-w FILE or --to URL"),
@@ -233,6 +238,7 @@ impl Args {
             rotate_every: self.rotate_s,
             ring_files: self.ring_files(),
             files_max: self.files_limit().map(|(files, _)| files.into()),
+            comments: self.comment.clone(),
             ..options(Target::parse(file), &source)
         };
         let settings = Settings { prompt: self.packet_buffered, index: self.index };

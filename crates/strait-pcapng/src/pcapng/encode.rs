@@ -59,6 +59,9 @@ impl Encoder {
         text(out, option::SHB_HARDWARE, section.hardware);
         text(out, option::SHB_OS, section.os);
         text(out, option::SHB_USERAPPL, section.application);
+        for comment in section.comments {
+            value(out, option::COMMENT, &[clip(comment, COMMENT_BYTES_MAX)]);
+        }
         end_options(out, start + 24);
         close(out, start);
         Self { interfaces: 0 }

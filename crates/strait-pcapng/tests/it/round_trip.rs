@@ -86,7 +86,7 @@ proptest! {
     fn strings_round_trip(texts in prop::collection::vec(prop::option::of("[^\0]{0,40}"), 7)) {
         let text = |at: usize| texts[at].as_deref();
         let mut file = Vec::new();
-        let section = Section { hardware: text(0), os: text(1), application: text(2) };
+        let section = Section { hardware: text(0), os: text(1), application: text(2), comments: &[] };
         let mut encoder = pcapng::Encoder::begin(&mut file, &section);
         let interface = Interface {
             linktype: LinkType::LINUX_SLL2, snaplen: 96,
