@@ -1,14 +1,18 @@
-//! Blocks of pcapng files that belong to no packet, such as secrets: copied from file to file.
+//! Blocks of pcapng files that belong to no packet, such as secrets and names: copied from file to file.
 //!
 //! The file reader collects those of its file in an [`ExtraBlocks`], another thread takes them, and
 //! [`FileSink::add_block`](crate::sink::FileSink::add_block) writes them.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use strait_pcapng::Secrets;
-use strait_pcapng::{BLOCK_BYTES_MAX, Error, Record, pcapng::Encoder};
+use strait_pcapng::{BLOCK_BYTES_MAX, Error, NameRecord, Record, pcapng::Encoder};
+
+/// Maximum number of names in a block.
+pub const NAMES_MAX: usize = 1024;
 
 /// Maximum bytes of blocks that wait for the program. The longest block of a file is shorter.
 const WAITING_BYTES_MAX: usize = 2 * BLOCK_BYTES_MAX;
@@ -30,6 +34,24 @@ impl ExtraBlock {
         Ok(Self { bytes })
     }
 
+    /// Encodes a name resolution block with a name for each address. A name has at most 255 bytes,
+    /// and there are at most [`NAMES_MAX`].
+    pub fn names<'n>(names: impl IntoIterator<Item = (IpAddr, &'n str)>) -> Self {
+        let value = |(address, name): (IpAddr, &str)| {
+            let (kind, mut value) = match address {
+                IpAddr::V4(address) => (NameRecord::IPV4, address.octets().to_vec()),
+                IpAddr::V6(address) => (NameRecord::IPV6, address.octets().to_vec()),
+            };
+            value.extend_from_slice(name.as_bytes());
+            value.push(0);
+            (kind, value)
+        };
+        let values: Vec<(u16, Vec<u8>)> = names.into_iter().take(NAMES_MAX).map(value).collect();
+        let mut bytes = Vec::new();
+        Encoder::names(&mut bytes, values.iter().map(|(kind, value)| NameRecord { kind: *kind, value }));
+        Self { bytes }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -43,6 +65,11 @@ impl ExtraBlock {
     fn of(record: &Record<'_>) -> Option<Self> {
         match record {
             Record::Secrets(secrets) => Self::secrets(secrets).ok(),
+            Record::Names(names) => {
+                let mut bytes = Vec::new();
+                Encoder::names(&mut bytes, names.records());
+                Some(Self { bytes })
+            }
             _ => None,
         }
     }

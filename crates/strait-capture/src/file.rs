@@ -150,7 +150,7 @@ impl FileReader {
         Self::open_collecting(path, None)
     }
 
-    /// Like [`FileReader::open`], and adds the secrets of a pcapng file to `extras`, each before the
+    /// Like [`FileReader::open`], and adds the secrets and names of a pcapng file to `extras`, each before the
     /// next packet is lent.
     pub fn open_collecting(path: &str, extras: Option<ExtraBlocks>) -> Result<Self, FileError> {
         let name = if path == "-" { "standard input" } else { path }.to_owned();
@@ -447,7 +447,7 @@ fn store(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sectio
             }
         }
         Record::UnknownSection { .. } => *skipped_sections += 1,
-        Record::Section(_) | Record::Secrets(_) | Record::Packet { .. } => {}
+        Record::Section(_) | Record::Names(_) | Record::Secrets(_) | Record::Packet { .. } => {}
     }
 }
 

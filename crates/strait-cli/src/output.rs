@@ -5,6 +5,7 @@ mod extras;
 mod file;
 mod lines;
 mod losses;
+mod names;
 mod origin;
 mod owners;
 mod place;

@@ -20,7 +20,9 @@ mod record;
 
 pub use decoder::{Decoder, Format, Peek, Step};
 pub use error::Error;
-pub use record::{Direction, Interface, LinkType, Packet, Record, Secrets, Section, Statistics};
+pub use record::{
+    Direction, Interface, LinkType, NameRecord, Names, Packet, Record, Secrets, Section, Statistics,
+};
 
 /// Maximum length of a pcapng block that is read, in bytes: 16 MiB.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;

@@ -1,5 +1,5 @@
-//! Blocks of an output file that belong to no packet: the lines of a key log, and the blocks of the
-//! input file.
+//! Blocks of an output file that belong to no packet: the lines of a key log, the names of
+//! addresses, and the blocks of the input file.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use strait_capture::extra::ExtraBlocks;
 use strait_capture::key_log::{KEY_LOG_BYTES_MAX, KEY_LOG_LINES_MAX, KeyLog, KeyLogEvent};
 use strait_capture::sink::{FileSink, SinkError, Summary};
 
+use super::names::Names;
 use super::print_stderr;
 use crate::Error;
 
@@ -21,6 +22,8 @@ pub(super) struct Extras {
     key_log: Option<KeyLog>,
     /// Blocks that the reader of the input file has found.
     input: Option<ExtraBlocks>,
+    /// Names that the captured packets have, and the link type of each input.
+    names: Option<(Names, Vec<u16>)>,
     /// Maximum bytes of the lines in one block.
     block_bytes_max: usize,
     /// True before the first packet of a batch.
@@ -41,11 +44,26 @@ impl Extras {
         }
         let limit = rotate_bytes.map_or(BLOCK_BYTES_MAX, |bytes| bytes / BLOCK_SHARE);
         let block_bytes_max = limit.min(BLOCK_BYTES_MAX) as usize;
-        Ok(Self { key_log, input, block_bytes_max, is_due: true })
+        Ok(Self { key_log, input, names: None, block_bytes_max, is_due: true })
+    }
+
+    /// Collects names of addresses from now on. `link_types` are those of the inputs.
+    pub(super) fn collect_names(&mut self, link_types: Vec<u16>) {
+        self.names = Some((Names::default(), link_types));
+    }
+
+    /// Reads the names in a packet of an input.
+    #[inline]
+    pub(super) fn read_names(&mut self, input: u32, frame: &[u8]) {
+        if let Some((names, link_types)) = &mut self.names
+            && let Some(link_type) = link_types.get(input as usize)
+        {
+            names.read(*link_type, frame);
+        }
     }
 
     pub(super) fn begin_batch(&mut self) {
-        self.is_due = self.key_log.is_some() || self.input.is_some();
+        self.is_due = self.key_log.is_some() || self.input.is_some() || self.names.is_some();
     }
 
     /// Adds the blocks before the first packet of a batch.
@@ -59,6 +77,11 @@ impl Extras {
         self.is_due = false;
         if let Some(input) = &self.input {
             while let Some(block) = input.take() {
+                sink.add_block(block)?;
+            }
+        }
+        if let Some((names, _)) = &mut self.names {
+            while let Some(block) = names.take_block() {
                 sink.add_block(block)?;
             }
         }
@@ -103,14 +126,14 @@ impl Extras {
         let lost = summary.lost_blocks + dropped;
         if lost > 0 {
             print_stderr(format_args!(
-                "strait: note: {lost} blocks of secrets are in no file: pcap holds none, and a small file of a rotation \
+                "strait: note: {lost} blocks of secrets or names are in no file: pcap holds none, and a small file of a rotation \
                  few\n"
             ));
         }
         if summary.unrepeated_blocks > 0 {
             let blocks = summary.unrepeated_blocks;
             print_stderr(format_args!(
-                "strait: note: the {blocks} oldest blocks of secrets are not at the start of the last files: they are \
+                "strait: note: the {blocks} oldest blocks of secrets or names are not at the start of the last files: they are \
                  longer than half a file\n"
             ));
         }

@@ -69,6 +69,10 @@ pub(crate) struct Args {
     /// while it grows
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
+    /// Write the names of addresses to the file, a pcapng file, as the DNS answers in the captured
+    /// packets have them. Nothing is looked up
+    #[arg(long)]
+    names: bool,
     /// Write a comment on the capture to each pcapng file; repeat it for several, at most 16, of at
     /// most 2048 bytes each
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -110,6 +114,9 @@ impl Args {
             Some(write) if self.keylog.is_some() && self.format_of(write) == Format::Pcap => {
                 usage("only pcapng holds secrets: leave out --keylog, or give -w a name in .pcapng")
             }
+            Some(write) if self.names && self.format_of(write) == Format::Pcap => {
+                usage("only pcapng holds names: leave out --names, or give -w a name in .pcapng")
+            }
             Some(write) if files.iter().any(|read| is_same_file(write.as_ref(), read.as_ref())) => {
                 usage("-r and -w name the same file: write to another file")
             }
@@ -124,6 +131,7 @@ impl Args {
             (self.format.is_some() && !has_file, "--format", "-w FILE"),
             (self.index && !has_file, "--index", "-w FILE"),
             (self.keylog.is_some() && !has_file, "--keylog", "-w FILE"),
+            (self.names && !has_file, "--names", "-w FILE"),
             (!self.comment.is_empty() && !has_file, "--comment", "-w FILE"),
             (self.ring_files.is_some() && !has_file, "--ring-files", "-w FILE"),
             (self.files.is_some() && !has_file, "-W", "-w FILE"),
@@ -242,7 +250,10 @@ impl Args {
             ..options(Target::parse(file), &source)
         };
         let settings = Settings { prompt: self.packet_buffered, index: self.index };
-        let extras = Extras::open(self.keylog.as_deref(), source.extras.take(), options.rotate_bytes)?;
+        let mut extras = Extras::open(self.keylog.as_deref(), source.extras.take(), options.rotate_bytes)?;
+        if self.names {
+            extras.collect_names(options.interfaces.iter().map(|interface| interface.linktype.0).collect());
+        }
         FileOutput::create(options, settings, source.inputs, (owners, extras))
     }
 }
@@ -347,6 +358,7 @@ impl FileOutput {
         self.losses.take();
         let added = self.extras.add_due(&mut self.sink);
         self.account(added)?;
+        self.extras.read_names(self.interface, frame.bytes);
         let Some((owners, text)) = &mut self.owners else {
             let written = self.sink.write(&packet);
             return self.account(written);

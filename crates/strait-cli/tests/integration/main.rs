@@ -1,6 +1,7 @@
 //! Tests of the program `strait`: its commands over real veth pairs, its files, errors and exit
 //! codes.
 
+mod annotations;
 mod any;
 mod closed;
 mod compressed;

@@ -85,6 +85,7 @@ impl File {
             block::ENHANCED_PACKET | block::PACKET_OBSOLETE => self.packet(whole, kind).map(Some),
             block::SIMPLE_PACKET => self.simple_packet(whole).map(Some),
             block::STATISTICS => self.statistics(whole).map(Some),
+            block::NAMES => Ok(extra::names(self.order, bytes).map(Record::Names)),
             block::SECRETS => Ok(extra::secrets(self.order, bytes).map(Record::Secrets)),
             _ => Ok(None),
         }

@@ -7,7 +7,7 @@
 
 use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
 use crate::error::Error;
-use crate::record::{Direction, Interface, Packet, Secrets, Section, Statistics};
+use crate::record::{Direction, Interface, NameRecord, Packet, Secrets, Section, Statistics};
 use crate::{
     COMMENT_BYTES_MAX, INTERFACES_MAX, OPTION_BYTES_MAX, PACKET_OVERHEAD_MAX, SECRETS_BYTES_MAX, SNAPLEN_MAX,
 };
@@ -149,6 +149,19 @@ impl Encoder {
         out.extend_from_slice(&[0; 3][..padding(secrets.data.len())]);
         close(out, start);
         Ok(())
+    }
+
+    /// Writes a name resolution block (s4.5). It needs no interface. The values have at most 65,535
+    /// bytes, and together less than [`BLOCK_BYTES_MAX`](crate::BLOCK_BYTES_MAX).
+    pub fn names<'r>(out: &mut Vec<u8>, records: impl IntoIterator<Item = NameRecord<'r>>) {
+        let start = open(out, block::NAMES);
+        for record in records {
+            let length = record.value.len().min(OPTION_BYTES_MAX);
+            // A record has the form of an option.
+            value(out, record.kind, &[&record.value[..length]]);
+        }
+        value(out, option::END, &[]);
+        close(out, start);
     }
 
     #[inline]

@@ -16,6 +16,7 @@ pub(crate) mod block {
     pub(crate) const INTERFACE: u32 = 1;
     pub(crate) const PACKET_OBSOLETE: u32 = 2;
     pub(crate) const SIMPLE_PACKET: u32 = 3;
+    pub(crate) const NAMES: u32 = 4;
     pub(crate) const STATISTICS: u32 = 5;
     pub(crate) const ENHANCED_PACKET: u32 = 6;
     pub(crate) const SECRETS: u32 = 10;
