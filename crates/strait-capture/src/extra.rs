@@ -61,14 +61,15 @@ impl ExtraBlock {
         size_of::<Self>() + self.bytes.len()
     }
 
-    /// Returns the block for a record of a file, if it is one to be copied.
-    fn of(record: &Record<'_>) -> Option<Self> {
+    /// Returns the block for a record of a file, if it is one to be copied. The result is an error
+    /// if it would be too long: the form of the copy can have a few bytes more.
+    fn of(record: &Record<'_>) -> Option<Result<Self, ()>> {
         match record {
-            Record::Secrets(secrets) => Self::secrets(secrets).ok(),
+            Record::Secrets(secrets) => Some(Self::secrets(secrets).map_err(drop)),
             Record::Names(names) => {
                 let mut bytes = Vec::new();
                 Encoder::names(&mut bytes, names.records());
-                Some(Self { bytes })
+                Some(if bytes.len() <= BLOCK_BYTES_MAX { Ok(Self { bytes }) } else { Err(()) })
             }
             _ => None,
         }
@@ -102,7 +103,7 @@ impl ExtraBlocks {
         if self.0.has_any.load(Ordering::Acquire) { self.take_waiting() } else { None }
     }
 
-    /// Returns the number of blocks that were dropped, because too many waited.
+    /// Returns the number of blocks that were dropped, because too many waited or one was too long.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
@@ -118,6 +119,10 @@ impl ExtraBlocks {
     /// Adds the block for a record, if it is one to be copied.
     pub(crate) fn add(&self, record: &Record<'_>) {
         let Some(block) = ExtraBlock::of(record) else { return };
+        let Ok(block) = block else {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = waiting.bytes + block.memory_bytes();
         if bytes > WAITING_BYTES_MAX {

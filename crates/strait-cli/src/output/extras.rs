@@ -86,7 +86,10 @@ impl Extras {
             }
         }
         let Some(log) = &mut self.key_log else { return Ok(()) };
-        log.poll();
+        // A call for each packet of a file would cost more than the packet.
+        if self.input.is_none() {
+            log.poll();
+        }
         while let Some(block) = log.take_block(self.block_bytes_max) {
             sink.add_block(block)?;
         }
@@ -96,7 +99,9 @@ impl Extras {
     /// Reports changes of the key log.
     pub(super) fn report(&mut self) {
         let Some(log) = &mut self.key_log else { return };
-        log.check_name();
+        if self.input.is_none() {
+            log.check_name();
+        }
         while let Some(event) = log.take_event() {
             let file = log.path().display();
             print_stderr(format_args!("strait: note: the key log {file} {}\n", sentence(event)));
@@ -105,7 +110,7 @@ impl Extras {
 
     /// Adds the last lines. A line without an end is complete now.
     pub(super) fn finish(&mut self, sink: &mut FileSink) -> Result<(), SinkError> {
-        if let Some(log) = &mut self.key_log {
+        if let Some(log) = self.key_log.as_mut().filter(|_| self.input.is_none()) {
             log.poll();
             // A malformed line is counted.
             let _ = log.complete();

@@ -95,3 +95,71 @@ fn message(link_type: u16, frame: &[u8]) -> Option<&[u8]> {
     let datagram = Udp::parse(payload).ok()?;
     PORTS.contains(&datagram.source_port()).then(|| datagram.payload())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `LINKTYPE_RAW`.
+    const RAW: u16 = 101;
+
+    /// Returns an IPv4 packet from a port with a response that has one A record.
+    fn answer(port: u16, flags: u16, name: &[u8], address: [u8; 4]) -> Vec<u8> {
+        let mut message = vec![0, 1];
+        message.extend(flags.to_be_bytes());
+        message.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+        message.push(name.len() as u8);
+        message.extend(name);
+        message.extend([0, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4]);
+        message.extend(address);
+        let udp_len = 8 + message.len() as u16;
+        let mut packet =
+            vec![0x45, 0, 0, 20 + udp_len as u8, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        packet.extend(port.to_be_bytes());
+        packet.extend([0x10, 0]);
+        packet.extend(udp_len.to_be_bytes());
+        packet.extend([0, 0]);
+        packet.extend(message);
+        packet
+    }
+
+    fn found(packets: &[Vec<u8>]) -> Vec<(String, String)> {
+        let mut names = Names::default();
+        packets.iter().for_each(|packet| names.read(RAW, packet));
+        names.fresh.iter().map(|(address, name)| (address.to_string(), name.clone())).collect()
+    }
+
+    #[test]
+    fn only_good_answers_give_usual_names() {
+        let (port, response) = (53, 0x8180);
+        let good = answer(port, response, b"good", [192, 0, 2, 1]);
+        let named = |name: &str| vec![("192.0.2.1".to_owned(), name.to_owned())];
+        assert_eq!(found(std::slice::from_ref(&good)), named("good"));
+        let second = answer(5353, response, b"second", [192, 0, 2, 1]);
+        assert_eq!(found(&[good.clone(), second.clone()]), named("good"), "the first one counts");
+        assert_eq!(found(&[second]), named("second"));
+        for other in [
+            answer(54, response, b"x", [192, 0, 2, 1]),
+            answer(port, 0x0100, b"x", [192, 0, 2, 1]),
+            answer(port, 0x8183, b"x", [192, 0, 2, 1]),
+            answer(port, response, b"a b", [192, 0, 2, 1]),
+            answer(port, response, b"\x1b[2J", [192, 0, 2, 1]),
+            answer(port, response, b"", [192, 0, 2, 1]),
+            answer(port, response, b"x", [0; 4]),
+            good[..good.len() - 1].to_vec(),
+        ] {
+            assert_eq!(found(std::slice::from_ref(&other)), [], "{other:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_limited_and_blocks_have_all_names() {
+        let mut names = Names::default();
+        for number in 0..ADDRESSES_MAX as u32 + 10 {
+            names.read(RAW, &answer(53, 0x8180, b"x", (number + (1 << 24)).to_be_bytes()));
+        }
+        assert_eq!(names.fresh.len(), ADDRESSES_MAX);
+        let blocks = std::iter::from_fn(|| names.take_block()).count();
+        assert_eq!(blocks, ADDRESSES_MAX / NAMES_MAX);
+    }
+}
