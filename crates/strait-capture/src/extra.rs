@@ -1,4 +1,5 @@
-//! Blocks of pcapng files that belong to no packet, such as secrets and names: copied from file to file.
+//! Blocks of pcapng files that belong to no packet, such as secrets and names: copied from file to
+//! file.
 //!
 //! The file reader collects those of its file in an [`ExtraBlocks`], another thread takes them, and
 //! [`FileSink::add_block`](crate::sink::FileSink::add_block) writes them.

@@ -150,8 +150,8 @@ impl FileReader {
         Self::open_collecting(path, None)
     }
 
-    /// Like [`FileReader::open`], and adds the secrets and names of a pcapng file to `extras`, each before the
-    /// next packet is lent.
+    /// Like [`FileReader::open`], and adds the secrets and names of a pcapng file to `extras`, each
+    /// before the next packet is lent.
     pub fn open_collecting(path: &str, extras: Option<ExtraBlocks>) -> Result<Self, FileError> {
         let name = if path == "-" { "standard input" } else { path }.to_owned();
         let opened = match path {

@@ -124,8 +124,8 @@ impl KeyLog {
     /// comes: the program may be writing it.
     ///
     /// # Errors
-    /// It cannot be read; it is no regular file, or a symbolic link, which another user could direct
-    /// to a file that only root can read; a line has another format; it is longer than
+    /// It cannot be read; it is no regular file, or a symbolic link, which another user could
+    /// direct to a file that only root can read; a line has another format; it is longer than
     /// [`KEY_LOG_BYTES_MAX`] or [`KEY_LOG_LINES_MAX`].
     pub fn open(path: &Path) -> Result<Self, KeyLogError> {
         let name = || path.display().to_string();

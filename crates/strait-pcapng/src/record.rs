@@ -46,8 +46,8 @@ pub struct Section<'a> {
     pub os: Option<&'a str>,
     /// The program that writes the file.
     pub application: Option<&'a str>,
-    /// Comments. An encoder cuts each to [`COMMENT_BYTES_MAX`](crate::COMMENT_BYTES_MAX); the decoder
-    /// lends none.
+    /// Comments. An encoder cuts each to [`COMMENT_BYTES_MAX`](crate::COMMENT_BYTES_MAX); the
+    /// decoder lends none.
     pub comments: &'a [String],
 }
 

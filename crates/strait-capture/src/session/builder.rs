@@ -201,8 +201,8 @@ impl Builder {
         self
     }
 
-    /// Has the blocks of a file that a copy has, too, added to `extras`, each before the next frame.
-    /// It is for files only.
+    /// Has the blocks of a file that a copy has, too, added to `extras`, each before the next
+    /// frame. It is for files only.
     #[must_use]
     pub fn extra_blocks(mut self, extras: Option<ExtraBlocks>) -> Self {
         self.extras = extras;

@@ -109,8 +109,8 @@ impl Extras {
 
 impl FileSink {
     /// Adds a block that belongs to no packet. It is written before the packets that are still in
-    /// the buffer, or with an index before the next packet. Each later file of a rotation starts with
-    /// all blocks so far; if they are longer than half of its limit, with the newest.
+    /// the buffer, or with an index before the next packet. Each later file of a rotation starts
+    /// with all blocks so far; if they are longer than half of its limit, with the newest.
     ///
     /// A pcap file holds no such block, nor does a file of limited size more than half of it at
     /// once: [`Summary::lost_blocks`](super::Summary::lost_blocks) counts them.

@@ -124,21 +124,21 @@ impl Extras {
         if let Some(log) = self.key_log.as_ref().filter(|log| log.malformed() > 0) {
             let (file, lines) = (log.path().display(), log.malformed());
             print_stderr(format_args!(
-                "strait: note: {lines} lines of the key log {file} are not in its format and were left out\n"
+                "strait: note: malformed lines of the key log {file}, which were left out: {lines}\n"
             ));
         }
         let dropped = self.input.as_ref().map_or(0, ExtraBlocks::dropped);
         let lost = summary.lost_blocks + dropped;
         if lost > 0 {
             print_stderr(format_args!(
-                "strait: note: {lost} blocks of secrets or names are in no file: pcap holds none, and a small file of a rotation \
-                 few\n"
+                "strait: note: blocks of secrets or names that are in no file: {lost}; pcap holds none, and a small file of a \
+                 rotation few\n"
             ));
         }
         if summary.unrepeated_blocks > 0 {
             let blocks = summary.unrepeated_blocks;
             print_stderr(format_args!(
-                "strait: note: the {blocks} oldest blocks of secrets or names are not at the start of the last files: they are \
+                "strait: note: oldest blocks of secrets or names that the last files do not start with: {blocks}; they are \
                  longer than half a file\n"
             ));
         }

@@ -64,13 +64,13 @@ pub(crate) struct Args {
     /// Write each packet on arrival, to the file or as a line
     #[arg(short = 'U', long)]
     packet_buffered: bool,
-    /// Embed the secrets of this file in the output, a pcapng file, so that Wireshark decrypts TLS and
-    /// QUIC. It is a log in the format of NSS, as programs write with SSLKEYLOGFILE, and is read
-    /// while it grows
+    /// Embed the secrets of this key log in the pcapng file, so that Wireshark decrypts TLS and
+    /// QUIC. Its format is that of NSS, as programs write it with SSLKEYLOGFILE. It is read while
+    /// it grows
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
-    /// Write the names of addresses to the file, a pcapng file, as the DNS answers in the captured
-    /// packets have them. Nothing is looked up
+    /// Write the names of addresses to the pcapng file, from the DNS answers in the captured
+    /// packets. Nothing is looked up
     #[arg(long)]
     names: bool,
     /// Write a comment on the capture to each pcapng file; repeat it for several, at most 16, of at

@@ -55,7 +55,8 @@ pub(crate) struct Args {
     /// Print numbers for addresses and ports (always on)
     #[arg(short = 'n', action = ArgAction::Count)]
     numeric: u8,
-    /// Print absolute TCP sequence numbers, instead of numbers relative to the start of a connection
+    /// Print absolute TCP sequence numbers, instead of numbers relative to the start of a
+    /// connection
     #[arg(short = 'S', long, alias = "absolute-sequence")]
     absolute_tcp_sequence_numbers: bool,
 }

@@ -125,7 +125,9 @@ mod tests {
 
     fn found(packets: &[Vec<u8>]) -> Vec<(String, String)> {
         let mut names = Names::default();
-        packets.iter().for_each(|packet| names.read(RAW, packet));
+        for packet in packets {
+            names.read(RAW, packet);
+        }
         names.fresh.iter().map(|(address, name)| (address.to_string(), name.clone())).collect()
     }
 

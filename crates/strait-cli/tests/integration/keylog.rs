@@ -180,7 +180,7 @@ fn lines_that_come_during_the_capture_are_checked_and_counted() {
     for words in [
         "has become shorter: it is read from its start again",
         "keys.log was replaced or deleted: lines of a new file are not read",
-        "note: 1 lines of the key log",
+        "keys.log, which were left out: 1\n",
     ] {
         assert_eq!(ended.stderr.matches(words).count(), 1, "{words}: {}", ended.stderr);
     }
@@ -243,5 +243,9 @@ fn secrets_of_a_file_that_pcap_cannot_hold_are_reported() {
         text(&keys),
     ]));
     let copied = run(&["capture", "-r", text(&file), "-w", text(&pcap)]).success();
-    assert!(copied.stderr.contains("note: 1 blocks of secrets or names are in no file"), "{}", copied.stderr);
+    assert!(
+        copied.stderr.contains("note: blocks of secrets or names that are in no file: 1; pcap"),
+        "{}",
+        copied.stderr
+    );
 }

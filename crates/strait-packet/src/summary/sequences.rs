@@ -74,9 +74,10 @@ impl Sequences {
         let (connection, is_reverse) = Connection::of(packet, segment);
         let Numbers { sequence, acknowledgment, .. } = absolute;
         let before = acknowledgment.wrapping_sub(1);
-        let new = match is_reverse {
-            false => Origin { first: sequence, second: before },
-            true => Origin { first: before, second: sequence },
+        let new = if is_reverse {
+            Origin { first: before, second: sequence }
+        } else {
+            Origin { first: sequence, second: before }
         };
         let (origin, is_known) = self.origin(connection, new, segment.flags() & flags::SYN != 0);
         let (own, other) =
@@ -127,9 +128,10 @@ impl Connection {
         let (source, destination) = (number(packet.source), number(packet.destination));
         let (from, to) = (segment.source_port(), segment.destination_port());
         let is_reverse = (from, source) > (to, destination);
-        let (addresses, ports) = match is_reverse {
-            false => ([source, destination], [from, to]),
-            true => ([destination, source], [to, from]),
+        let (addresses, ports) = if is_reverse {
+            ([destination, source], [to, from])
+        } else {
+            ([source, destination], [from, to])
         };
         (Self { addresses, is_ipv4: packet.source.is_ipv4(), ports }, is_reverse)
     }

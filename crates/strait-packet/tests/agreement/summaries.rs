@@ -402,7 +402,7 @@ fn segment_of(bits: u64) -> Vec<u8> {
     };
     let sack = [Some((sequence ^ 5, sequence ^ 9)), None, None];
     let options = TcpOptionElement::SelectiveAcknowledgement((acknowledgment, acknowledgment ^ 7), sack);
-    if bits >> 54 & 3 == 0 {
+    if bits >> 54 & 3 == 1 {
         segment = segment.options(&[options, TcpOptionElement::Noop, TcpOptionElement::Noop]).unwrap();
     }
     let mut frame = Vec::new();

@@ -137,7 +137,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Writes a decryption secrets block (s4.8). It needs no interface, and may precede all of them.
+    /// Writes a decryption secrets block (s4.8). It needs no interface, and may precede all of
+    /// them.
     pub fn secrets(out: &mut Vec<u8>, secrets: &Secrets<'_>) -> Result<(), Error> {
         if secrets.data.len() > SECRETS_BYTES_MAX {
             return Err(Error::SecretsTooLong { bytes: secrets.data.len(), max: SECRETS_BYTES_MAX });

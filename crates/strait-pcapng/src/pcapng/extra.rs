@@ -20,8 +20,8 @@ pub(super) fn secrets(order: Order, block: &[u8]) -> Option<Secrets<'_>> {
     Some(Secrets { kind: order.u32(block, 8), data })
 }
 
-/// Returns the names of a complete block (s4.5); `None` if a record exceeds the block. Options after
-/// the records are left out.
+/// Returns the names of a complete block (s4.5); `None` if a record exceeds the block. Options
+/// after the records are left out.
 pub(super) fn names(order: Order, block: &[u8]) -> Option<Names<'_>> {
     let content = &block[8..block.len() - 4];
     let mut at = 0;

@@ -103,8 +103,8 @@ fn each_file_of_a_rotation_starts_with_the_blocks_before_and_keeps_its_limit() {
                 Item::Packet(number) => Some(*number),
                 Item::Block(_) => None,
             });
-            // All blocks that were added before its last packet, in order, each once. The block that
-            // was added before the first packet of the next file may be among them.
+            // All blocks that were added before its last packet, in order, each once. The block
+            // that was added before the first packet of the next file may be among them.
             let added = last.expect("a packet") / 20 + 1;
             let found = numbers_of(&blocks(&path));
             assert!((added..=added + 1).contains(&(found.len() as u64)), "{name}: {found:?}");
