@@ -6,9 +6,9 @@ use std::path::Path;
 use strait_capture::extra::ExtraBlocks;
 use strait_capture::key_log::{KEY_LOG_BYTES_MAX, KEY_LOG_LINES_MAX, KeyLog, KeyLogEvent};
 use strait_capture::sink::{FileSink, SinkError, Summary};
+use strait_program::output::print_stderr;
 
 use super::names::Names;
-use super::print_stderr;
 use crate::Error;
 
 /// Maximum bytes of the lines in one block.

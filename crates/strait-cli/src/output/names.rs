@@ -1,7 +1,7 @@
 //! `--names`: names of addresses from the DNS answers in the captured packets.
 //!
-//! Nothing is looked up. An address has the first name that an answer gives it. Whoever can send
-//! answers to this network can choose names.
+//! Nothing is looked up. An address has the first name that an answer gives it. A host that can
+//! send answers into the network can choose names.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
