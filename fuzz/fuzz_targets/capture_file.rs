@@ -73,6 +73,7 @@ fn read(file: &[u8], piece: usize) -> (Vec<OwnedPacket>, Result<(), ()>) {
 }
 
 fn store(record: Record<'_>, packets: &mut Vec<OwnedPacket>) {
+    check_copy(&record);
     if let Record::Packet { packet, linktype } = record {
         assert!(packet.wire_len as usize >= packet.bytes.len());
         packets.push(OwnedPacket {
@@ -81,6 +82,36 @@ fn store(record: Record<'_>, packets: &mut Vec<OwnedPacket>) {
             comment: packet.comment.map(str::to_owned),
             linktype,
         });
+    }
+}
+
+/// Checks that a copy of names or secrets has the same content.
+fn check_copy(record: &Record<'_>) {
+    let mut copy = Vec::new();
+    let mut encoder = pcapng::Encoder::begin(&mut copy, &Section::default());
+    encoder.interface(&mut copy, &Interface::default()).expect("one interface");
+    let start = copy.len();
+    match record {
+        Record::Names(names) => pcapng::Encoder::names(&mut copy, names.records()),
+        Record::Secrets(secrets) if pcapng::Encoder::secrets(&mut copy, secrets).is_ok() => {}
+        _ => return,
+    }
+    let mut decoder = Decoder::new();
+    let mut at = 0;
+    while at < start {
+        match decoder.step(&copy[at..]) {
+            Ok(Step::Record { consumed, .. }) => at += consumed,
+            other => panic!("{other:?}"),
+        }
+    }
+    match (record, decoder.step(&copy[at..])) {
+        (Record::Names(before), Ok(Step::Record { record: Record::Names(after), .. })) => {
+            assert!(before.records().eq(after.records()));
+        }
+        (Record::Secrets(before), Ok(Step::Record { record: Record::Secrets(after), .. })) => {
+            assert_eq!(*before, after);
+        }
+        (_, other) => panic!("{other:?}"),
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
 
 use crate::compression::{Compression, Defect, SKIPPABLE_HEADER_BYTES};
+use crate::extra::ExtraBlocks;
 use crate::frame::Direction;
 use source::{Filled, Pipe, Source, SourceError};
 
@@ -139,24 +140,36 @@ pub struct FileReader {
     skipped_sections: u64,
     /// Offset of the last packet.
     packet_offset: u64,
+    /// Collects the blocks that a copy of the file has, too.
+    extras: Option<ExtraBlocks>,
 }
 
 impl FileReader {
     /// Opens `path`, or standard input for `-`, and reads up to the first interface or packet.
     pub fn open(path: &str) -> Result<Self, FileError> {
+        Self::open_collecting(path, None)
+    }
+
+    /// Like [`FileReader::open`], and adds the secrets and names of a pcapng file to `extras`, each
+    /// before the next packet is lent.
+    pub fn open_collecting(path: &str, extras: Option<ExtraBlocks>) -> Result<Self, FileError> {
         let name = if path == "-" { "standard input" } else { path }.to_owned();
         let opened = match path {
             "-" => io::stdin().as_fd().try_clone_to_owned().map(File::from),
             _ => File::open(path),
         };
         match opened {
-            Ok(source) => Self::new(source, name),
+            Ok(source) => Self::start(source, name, extras),
             Err(source) => Err(FileError::Io { operation: "open", file: name, source }),
         }
     }
 
     /// Returns a reader of an open file. `name` appears in messages.
     pub fn new(source: File, name: String) -> Result<Self, FileError> {
+        Self::start(source, name, None)
+    }
+
+    fn start(source: File, name: String, extras: Option<ExtraBlocks>) -> Result<Self, FileError> {
         let mut reader = Self {
             name,
             source: Source::new(source),
@@ -167,6 +180,7 @@ impl FileReader {
             interfaces: Vec::new(),
             skipped_sections: 0,
             packet_offset: 0,
+            extras,
         };
         reader.find_compression()?;
         while reader.interfaces.is_empty() && reader.peek(Pipe::Block)? == Front::Other {
@@ -381,6 +395,9 @@ impl FileReader {
             Step::NeedMore(_) => {}
             Step::Skipped { consumed } => self.start += consumed,
             Step::Record { consumed, record } => {
+                if let Some(extras) = &self.extras {
+                    extras.add(&record);
+                }
                 store(record, &mut self.interfaces, &mut self.skipped_sections);
                 self.start += consumed;
             }
@@ -430,7 +447,7 @@ fn store(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sectio
             }
         }
         Record::UnknownSection { .. } => *skipped_sections += 1,
-        Record::Section(_) | Record::Packet { .. } => {}
+        Record::Section(_) | Record::Names(_) | Record::Secrets(_) | Record::Packet { .. } => {}
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
+use strait_capture::extra::ExtraBlocks;
 use strait_capture::owners::Select;
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
 use strait_ledger::{Report, TargetReport};
@@ -214,7 +215,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Ok(());
     }
     let filter = args.filter()?;
-    let (sessions, chosen, names) = args.open_sources(file, &filter)?;
+    let extras = (file.is_some() && args.output.is_file()).then(ExtraBlocks::default);
+    let (sessions, chosen, names) = args.open_sources((file, extras.clone()), &filter)?;
     // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
     // the process by its default action. The kernel then releases rings and programs.
     let terminated = match &reloads {
@@ -231,6 +233,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         silent: args.is_silent(),
         lines: args.lines,
         owners: inputs.each_session(Session::owners).into_iter().flatten().next(),
+        extras,
     })?;
     let metrics = Metrics::open(args.metrics)?;
     let filter_file = args.watched_filter(&inputs, reloads)?;

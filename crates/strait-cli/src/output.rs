@@ -1,9 +1,11 @@
 //! Outputs of captured packets: a file, one line per packet on standard output, or a count only.
 
 mod closed;
+mod extras;
 mod file;
 mod lines;
 mod losses;
+mod names;
 mod origin;
 mod owners;
 mod place;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use strait_capture::Frame;
+use strait_capture::extra::ExtraBlocks;
 use strait_capture::owners::Owners;
 use strait_ledger::Report;
 pub(crate) use strait_program::output::{
@@ -59,6 +62,8 @@ pub(crate) struct Source<'a> {
     pub(crate) lines: Lines,
     /// Owners of the packets, if they are reported.
     pub(crate) owners: Option<Owners>,
+    /// Blocks of a file that its copy has, too; none for interfaces.
+    pub(crate) extras: Option<ExtraBlocks>,
 }
 
 /// An output of captured packets.

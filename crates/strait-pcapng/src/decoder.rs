@@ -21,7 +21,8 @@ pub enum Step<'a> {
         /// The record.
         record: Record<'a>,
     },
-    /// The first `consumed` bytes contain no record: name resolution, custom and unknown blocks.
+    /// The first `consumed` bytes contain no record: custom and unknown blocks, and defective ones
+    /// of secrets and names.
     Skipped {
         /// Bytes to drop from the start of the input.
         consumed: usize,

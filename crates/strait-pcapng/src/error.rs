@@ -1,6 +1,6 @@
 //! Error of this crate: the defect, and its byte offset in the file.
 //!
-//! Offsets count from the first byte of the file. Encoders use only the last two variants.
+//! Offsets count from the first byte of the file. Encoders use only the last three variants.
 
 /// Reason for refusing the bytes of a file, or a record to be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -175,6 +175,14 @@ pub enum Error {
         bytes: usize,
         /// The limit.
         max: u32,
+    },
+    /// Secrets to be written have more bytes than [`SECRETS_BYTES_MAX`](crate::SECRETS_BYTES_MAX).
+    #[error("secrets of {bytes} bytes exceed the limit of {max}")]
+    SecretsTooLong {
+        /// Number of their bytes.
+        bytes: usize,
+        /// The limit.
+        max: usize,
     },
     /// A record to be written refers to an interface that was not written, or there are too many
     /// interfaces.

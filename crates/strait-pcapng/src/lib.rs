@@ -20,10 +20,15 @@ mod record;
 
 pub use decoder::{Decoder, Format, Peek, Step};
 pub use error::Error;
-pub use record::{Direction, Interface, LinkType, Packet, Record, Section, Statistics};
+pub use record::{
+    Direction, Interface, LinkType, NameRecord, Names, Packet, Record, Secrets, Section, Statistics,
+};
 
 /// Maximum length of a pcapng block that is read, in bytes: 16 MiB.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
+
+/// Maximum number of bytes of secrets in one block, which a reader of [`BLOCK_BYTES_MAX`] accepts.
+pub const SECRETS_BYTES_MAX: usize = BLOCK_BYTES_MAX - 64;
 
 /// Maximum number of captured bytes of a packet, read or written: libpcap's own limit.
 pub const SNAPLEN_MAX: u32 = 262_144;

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::bytes::Order;
+
 /// One captured packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packet<'a> {
@@ -44,6 +46,9 @@ pub struct Section<'a> {
     pub os: Option<&'a str>,
     /// The program that writes the file.
     pub application: Option<&'a str>,
+    /// Comments. An encoder cuts each to [`COMMENT_BYTES_MAX`](crate::COMMENT_BYTES_MAX); the
+    /// decoder lends none.
+    pub comments: &'a [String],
 }
 
 /// An interface that packets were captured on (pcapng s4.2).
@@ -90,6 +95,59 @@ pub struct Statistics {
     pub delivered: Option<u64>,
 }
 
+/// Secrets with which a reader decrypts packets of the section (pcapng s4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secrets<'a> {
+    /// Format of the data, as [`Secrets::TLS_KEY_LOG`].
+    pub kind: u32,
+    /// The secrets, at most [`SECRETS_BYTES_MAX`](crate::SECRETS_BYTES_MAX) bytes.
+    pub data: &'a [u8],
+}
+
+impl Secrets<'_> {
+    /// Lines in the format of NSS key logs (`TLSK`; RFC 9850).
+    pub const TLS_KEY_LOG: u32 = 0x544c_534b;
+}
+
+/// Names of addresses (pcapng s4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names<'a> {
+    pub(crate) order: Order,
+    /// Whole records, without the one that ends them.
+    pub(crate) records: &'a [u8],
+}
+
+/// Record of a name resolution block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameRecord<'a> {
+    /// Kind of the address, as [`NameRecord::IPV4`].
+    pub kind: u16,
+    /// The address, and its names, each with a zero byte at its end.
+    pub value: &'a [u8],
+}
+
+impl NameRecord<'_> {
+    /// An IPv4 address.
+    pub const IPV4: u16 = 1;
+    /// An IPv6 address.
+    pub const IPV6: u16 = 2;
+}
+
+impl<'a> Names<'a> {
+    /// Iterates over the records.
+    pub fn records(&self) -> impl Iterator<Item = NameRecord<'a>> + use<'a> {
+        let Self { order, records } = *self;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let head = records.get(at..at + 4)?;
+            let (kind, length) = (order.u16(head, 0), usize::from(order.u16(head, 2)));
+            let value = records.get(at + 4..at + 4 + length)?;
+            at += 4 + length.next_multiple_of(4);
+            Some(NameRecord { kind, value })
+        })
+    }
+}
+
 /// A decoded item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -107,6 +165,10 @@ pub enum Record<'a> {
         /// Description of the interface in the file.
         interface: Interface<'a>,
     },
+    /// Names of addresses.
+    Names(Names<'a>),
+    /// Secrets for the packets of the section.
+    Secrets(Secrets<'a>),
     /// Counts of an interface.
     Statistics(Statistics),
     /// The header of a section, which sets the byte order. Interfaces are numbered from 0 again.

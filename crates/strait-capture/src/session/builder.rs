@@ -9,6 +9,7 @@ use super::Session;
 use super::info::Info;
 use crate::directions::Directions;
 use crate::error::Error;
+use crate::extra::ExtraBlocks;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Lane, Shared};
 use crate::link::{self, Link};
@@ -33,11 +34,13 @@ pub struct Builder {
     interface: String,
     path: Path,
     options: Options,
+    /// Collects blocks of a file.
+    extras: Option<ExtraBlocks>,
 }
 
 impl Builder {
     pub(super) fn new(interface: String) -> Self {
-        Self { interface, path: Path::Auto, options: Options::default() }
+        Self { interface, path: Path::Auto, options: Options::default(), extras: None }
     }
 
     /// Sets the kernel path. Default: [`Path::Auto`].
@@ -198,6 +201,14 @@ impl Builder {
         self
     }
 
+    /// Has the blocks of a file that a copy has, too, added to `extras`, each before the next
+    /// frame. It is for files only.
+    #[must_use]
+    pub fn extra_blocks(mut self, extras: Option<ExtraBlocks>) -> Self {
+        self.extras = extras;
+        self
+    }
+
     /// Opens the capture, which receives frames from here on.
     ///
     /// # Errors
@@ -233,7 +244,7 @@ impl Builder {
     pub fn open_file(self) -> Result<Session, Error> {
         self.check()?;
         let Options { filter, snaplen, directions, wait, .. } = self.options;
-        let engine = file::Engine::open(&self.interface, filter.as_deref(), snaplen)?;
+        let engine = file::Engine::open((&self.interface, self.extras), filter.as_deref(), snaplen)?;
         let info = Info {
             path: "file",
             mode: "read".to_owned(),

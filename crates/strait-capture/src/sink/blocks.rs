@@ -42,6 +42,7 @@ impl Blocks {
             hardware: Some(std::env::consts::ARCH),
             os: Some(&os),
             application: Some(&options.application),
+            comments: &options.comments,
         };
         let mut encoder = pcapng::Encoder::begin(out, &section);
         for interface in &options.interfaces {

@@ -14,10 +14,12 @@
 mod blocks;
 mod compressor;
 mod error;
+mod extras;
 mod indexing;
 mod options;
 mod output;
 mod series;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -27,16 +29,18 @@ use std::time::{Duration, Instant};
 
 pub use error::SinkError;
 pub use indexing::FlowOf;
-pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
+pub use options::{COMMENTS_MAX, RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
+pub use summary::{Renamed, Summary};
 
 use crate::compression::Compression;
 use crate::frame::Frame;
 use blocks::Blocks;
 use compressor::Compressor;
+use extras::{Extras, Placing};
 use indexing::Indexing;
 use output::{Complete, CompleteFile, Output};
-use series::Series;
+use series::{Series, boundary_after};
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
 use worker::{Task, Worker};
 
@@ -54,33 +58,6 @@ const COMPRESSED_BYTES_MIN: usize = 16 << 10;
 
 /// Number of other names to try if the name of a later file is refused.
 const OTHER_NAMES_MAX: usize = 3;
-
-/// Totals of all files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Packets in the files, including files that the ring deleted.
-    pub packets: u64,
-    /// Packets passed to [`FileSink::write`] that are in no file.
-    pub lost: u64,
-    /// Bytes written.
-    pub bytes: u64,
-    /// Bytes before compression; `bytes` if the files are not compressed.
-    pub content_bytes: u64,
-    /// Files completed.
-    pub files: u64,
-    /// Files deleted by the ring.
-    pub deleted: u64,
-    /// Files that got another name, because their own was already in use.
-    pub renamed: u64,
-    /// Oldest completed file that was not deleted; empty if there is none.
-    pub first_file: String,
-    /// Last completed file; empty if there is none.
-    pub last_file: String,
-    /// Files that should have an index and have none.
-    pub unindexed: u64,
-    /// The last of these files with the reason; empty if there is none.
-    pub last_unindexed: String,
-}
 
 /// Open capture file, or a series of them.
 ///
@@ -122,6 +99,7 @@ pub struct FileSink {
     failure: Option<SinkError>,
     renamed: Option<Renamed>,
     index: Option<Indexing>,
+    extras: Extras,
     summary: Summary,
 }
 
@@ -136,16 +114,6 @@ struct Passed {
     content_bytes: u64,
     /// Name of the unfinished file.
     name: String,
-}
-
-/// File of a rotation that got another name, because a directory or another user's file has its
-/// own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Renamed {
-    /// Name that was already in use.
-    pub taken: PathBuf,
-    /// Name of the file.
-    pub name: PathBuf,
 }
 
 impl FileSink {
@@ -190,6 +158,7 @@ impl FileSink {
             worker: None,
             passed: None,
             spare: Vec::new(),
+            extras: Extras::new(&options),
             options,
             series,
             blocks,
@@ -215,6 +184,9 @@ impl FileSink {
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
         if self.failure.is_some() || self.is_past_a_limit(frame) {
             self.start_next_file(frame).inspect_err(|_| self.summary.lost += 1)?;
+        }
+        if self.index.is_some() && self.extras.has_waiting() {
+            self.place_blocks(Placing::IfTheyFit);
         }
         if let Err(error) = self.blocks.packet(&mut self.buffer, frame) {
             self.summary.lost += 1;
@@ -253,6 +225,7 @@ impl FileSink {
     /// Passes the buffer to the worker, after it has returned the one before.
     fn pass_on(&mut self) -> Result<(), SinkError> {
         self.settle()?;
+        self.place_blocks(Placing::IfTheyFit);
         let Some(worker) = &self.worker else { return self.flush() };
         let Some(output) = self.output.take() else { return Ok(()) };
         self.spare.clear();
@@ -304,6 +277,7 @@ impl FileSink {
     /// otherwise.
     pub fn flush(&mut self) -> Result<(), SinkError> {
         self.settle()?;
+        self.place_blocks(Placing::IfTheyFit);
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
         let buffered_packets = std::mem::take(&mut self.buffered_packets);
@@ -383,6 +357,7 @@ impl FileSink {
             self.note_statistics(statistics);
         }
         let failed_before = self.failure.is_some();
+        self.place_blocks(Placing::Always);
         match self.complete() {
             Err(SinkError::Write { .. } | SinkError::ReaderClosed { .. }) if failed_before => {}
             result => result?,
@@ -392,12 +367,18 @@ impl FileSink {
 
     #[inline]
     fn is_past_a_limit(&self, frame: &FrameRef<'_>) -> bool {
+        let block = (frame.bytes.len() + packet_overhead(frame)) as u64 + self.extras.reserved_bytes();
+        self.bytes_with(block) > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+    }
+
+    /// Returns the maximum size of the complete file after `block` more bytes.
+    #[inline]
+    fn bytes_with(&self, block: u64) -> u64 {
         let written = self.file_bytes();
-        let block = (frame.bytes.len() + packet_overhead(frame)) as u64;
         let passed = self.passed.as_ref().map_or(0, |passed| passed.content_bytes);
         let waiting = passed + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
         let overhead = self.options.compression.map_or(0, |_| Compressor::overhead_max(waiting));
-        written + waiting + overhead > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+        written + waiting + overhead
     }
 
     /// Compresses the waiting blocks, after which the file may be within its limit. Returns true if
@@ -443,6 +424,7 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
+        self.extras.repeat(&mut self.buffer);
         let target = self.series.target(opened_ns);
         let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.compression));
         if let Some(index) = &mut self.index {
@@ -576,13 +558,4 @@ pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
         queue: Some(frame.queue),
         comment: None,
     }
-}
-
-/// Returns the first end of a rotation period after `now_ns`. The first period starts with the
-/// capture.
-fn boundary_after(now_ns: u64, options: &SinkOptions) -> u64 {
-    let Some(period) = options.rotate_every else { return u64::MAX };
-    let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
-    let periods = now_ns.saturating_sub(options.start_ns) / period_ns + 1;
-    options.start_ns.saturating_add(periods.saturating_mul(period_ns))
 }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use strait_pcapng::{Format, LinkType};
+use strait_pcapng::{COMMENT_BYTES_MAX, Format, LinkType};
 
 use super::error::SinkError;
 use crate::compression::Compression;
@@ -16,6 +16,9 @@ pub const ROTATE_BYTES_MIN: u64 = 4096;
 
 /// Maximum number of files that a ring keeps.
 pub const RING_FILES_MAX: usize = 100_000;
+
+/// Maximum number of comments on a capture.
+pub const COMMENTS_MAX: usize = 16;
 
 /// Suffixes of compressed files that are not written, and the programs that write such files.
 const COMPRESSORS: [(&str, &str); 2] = [(".xz", "xz"), (".bz2", "bzip2")];
@@ -82,6 +85,9 @@ pub struct SinkOptions {
     pub start_ns: u64,
     /// Name of the writing program, for the section header.
     pub application: String,
+    /// Comments on the capture, for the section header of each pcapng file: at most
+    /// [`COMMENTS_MAX`], of at most [`COMMENT_BYTES_MAX`] bytes.
+    pub comments: Vec<String>,
     /// True to write the receive queue with each pcapng packet, which takes eight bytes.
     pub queues: bool,
 }
@@ -105,6 +111,7 @@ impl SinkOptions {
             interfaces: vec![SinkInterface::default()],
             start_ns,
             application: concat!("strait ", env!("CARGO_PKG_VERSION")).to_owned(),
+            comments: Vec::new(),
             queues: false,
         }
     }
@@ -136,6 +143,9 @@ impl SinkOptions {
         if self.rotate_every.is_some_and(|period| period.is_zero()) {
             return Some("rotation by time needs a period above 0".into());
         }
+        if let Some(fault) = self.fault_of_comments() {
+            return Some(fault);
+        }
         let ring_fits = self.ring_files.is_none_or(|files| (1..=RING_FILES_MAX).contains(&files));
         if !ring_fits {
             return Some(format!("a ring must have 1 to {RING_FILES_MAX} files"));
@@ -144,6 +154,19 @@ impl SinkOptions {
             return Some("a ring of files needs rotation by size or by time".into());
         }
         self.compressed_name()
+    }
+
+    fn fault_of_comments(&self) -> Option<String> {
+        let (count, longest) =
+            (self.comments.len(), self.comments.iter().map(String::len).max().unwrap_or(0));
+        if count > 0 && self.format == Format::Pcap {
+            return Some("only pcapng holds comments: leave them out, or give a name in .pcapng".into());
+        }
+        if count > COMMENTS_MAX {
+            return Some(format!("{count} comments: give at most {COMMENTS_MAX}"));
+        }
+        (longest > COMMENT_BYTES_MAX)
+            .then(|| format!("a comment has {longest} bytes: give at most {COMMENT_BYTES_MAX}"))
     }
 
     /// Returns the error of a name with a suffix of compressed files that are not written.

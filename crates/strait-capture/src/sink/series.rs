@@ -211,6 +211,15 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Returns the first end of a rotation period after `now_ns`. The first period starts with the
+/// capture.
+pub(super) fn boundary_after(now_ns: u64, options: &SinkOptions) -> u64 {
+    let Some(period) = options.rotate_every else { return u64::MAX };
+    let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let periods = now_ns.saturating_sub(options.start_ns) / period_ns + 1;
+    options.start_ns.saturating_add(periods.saturating_mul(period_ns))
+}
+
 /// Formats a time in seconds since the epoch as `YYYYmmddHHMMSS`.
 fn utc(seconds: u64) -> String {
     // The largest number of nanoseconds is in the year 2554.

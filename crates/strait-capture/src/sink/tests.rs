@@ -1,6 +1,7 @@
 //! Files of a sink: whole, unfinished, replaced, in pieces, or absent.
 
 mod compressed;
+mod extras;
 mod failures;
 mod indexes;
 mod rotation;

@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use strait_capture::Session;
+use strait_capture::extra::ExtraBlocks;
+use strait_capture::{Builder, Session};
 use strait_os::ethtool::Ethtool;
 use strait_os::interface::Interface;
 
@@ -87,9 +88,17 @@ impl Args {
     }
 
     /// Opens the file, or all interfaces in their namespace.
-    pub(super) fn open_sources(&self, file: Option<&str>, filter: &str) -> Result<Opened, Error> {
+    /// Blocks of the file for its copy are added to the second part.
+    pub(super) fn open_sources(
+        &self,
+        (file, extras): (Option<&str>, Option<ExtraBlocks>),
+        filter: &str,
+    ) -> Result<Opened, Error> {
         match file {
-            Some(file) => Ok((vec![self.open(file, filter, 0)?], None, None)),
+            Some(file) => {
+                let builder = self.builder(file, filter, 0).extra_blocks(extras);
+                Ok((vec![builder.open_file()?], None, None))
+            }
             None => self.namespace.run(|| self.open_interfaces(filter)),
         }
     }
@@ -130,6 +139,11 @@ impl Args {
 
     /// Opens the interface or file `source`. `lanes` is the number of lanes before its first one.
     pub(super) fn open(&self, source: &str, filter: &str, lanes: usize) -> Result<Session, Error> {
+        let builder = self.builder(source, filter, lanes);
+        Ok(if self.read.is_empty() { builder.open()? } else { builder.open_file()? })
+    }
+
+    fn builder(&self, source: &str, filter: &str, lanes: usize) -> Builder {
         let kernel = &self.kernel;
         let mut cpus = kernel.cpus.clone().map_or_else(Vec::new, |list| list.0);
         if !cpus.is_empty() {
@@ -151,11 +165,10 @@ impl Args {
             // A capture that only counts packets needs no timestamps.
             .timestamps(!self.output.counts_only(self.is_silent()))
             .filter(filter);
-        let builder = match kernel.ring_mib.or(kernel.buffer_size) {
+        match kernel.ring_mib.or(kernel.buffer_size) {
             Some(bytes) => builder.ring(bytes),
             None => builder,
-        };
-        Ok(if self.read.is_empty() { builder.open()? } else { builder.open_file()? })
+        }
     }
 
     /// Prints interface and path of the open captures on standard error, and then each fallback.

@@ -101,6 +101,7 @@ impl Rig {
             snaplen: 262_144,
             path: session.path(),
             silent: true,
+            extras: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -20,6 +20,7 @@ use strait_os::{clock, output};
 use strait_program::replace::is_same_file;
 use strait_table::flows::FlowIds;
 
+use super::extras::Extras;
 use super::losses::Losses;
 use super::owners::{OwnerText, Tally};
 use super::source::Input;
@@ -63,6 +64,19 @@ pub(crate) struct Args {
     /// Write each packet on arrival, to the file or as a line
     #[arg(short = 'U', long)]
     packet_buffered: bool,
+    /// Embed the secrets of this key log in the pcapng file, so that Wireshark decrypts TLS and
+    /// QUIC. Its format is that of NSS, as programs write it with SSLKEYLOGFILE. It is read while
+    /// it grows
+    #[arg(long, value_name = "FILE")]
+    keylog: Option<PathBuf>,
+    /// Write the names of addresses to the pcapng file, from the DNS answers in the captured
+    /// packets. Nothing is looked up
+    #[arg(long)]
+    names: bool,
+    /// Write a comment on the capture to each pcapng file; repeat it for several, at most 16, of at
+    /// most 2048 bytes each
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    comment: Vec<String>,
     /// Write an index beside each file, FILE.sidx: with it strait query reads only the needed parts
     /// of the file. Not for a compressed file
     #[arg(long)]
@@ -94,6 +108,15 @@ impl Args {
             Some("-") if io::stdout().is_terminal() => {
                 usage("-w - would write to the terminal: redirect it, or give -w a file")
             }
+            Some(write) if self.keylog.as_deref().is_some_and(|log| is_same_file(write.as_ref(), log)) => {
+                usage("--keylog and -w name the same file: write to another file")
+            }
+            Some(write) if self.keylog.is_some() && self.format_of(write) == Format::Pcap => {
+                usage("only pcapng holds secrets: leave out --keylog, or give -w a name in .pcapng")
+            }
+            Some(write) if self.names && self.format_of(write) == Format::Pcap => {
+                usage("only pcapng holds names: leave out --names, or give -w a name in .pcapng")
+            }
             Some(write) if files.iter().any(|read| is_same_file(write.as_ref(), read.as_ref())) => {
                 usage("-r and -w name the same file: write to another file")
             }
@@ -107,6 +130,9 @@ impl Args {
         let options = [
             (self.format.is_some() && !has_file, "--format", "-w FILE"),
             (self.index && !has_file, "--index", "-w FILE"),
+            (self.keylog.is_some() && !has_file, "--keylog", "-w FILE"),
+            (self.names && !has_file, "--names", "-w FILE"),
+            (!self.comment.is_empty() && !has_file, "--comment", "-w FILE"),
             (self.ring_files.is_some() && !has_file, "--ring-files", "-w FILE"),
             (self.files.is_some() && !has_file, "-W", "-w FILE"),
             (self.rotate_mib.is_some() && !has_any, "--rotate-mib", "-w FILE or --to URL"),
@@ -185,6 +211,19 @@ impl Args {
         self.tables.exports()
     }
 
+    /// Returns true if packets are written to a file.
+    pub(crate) fn is_file(&self) -> bool {
+        self.write.is_some()
+    }
+
+    fn format_of(&self, file: &str) -> Format {
+        match self.format {
+            Some(FormatArg::Pcapng) => Format::Pcapng,
+            Some(FormatArg::Pcap) => Format::Pcap,
+            None => format_of(file),
+        }
+    }
+
     /// Opens the output for the options.
     pub(crate) fn open(&self, mut source: Source<'_>) -> Result<Output, Error> {
         if self.is_tables() {
@@ -202,19 +241,20 @@ impl Args {
             });
         };
         let options = SinkOptions {
-            format: match self.format {
-                Some(FormatArg::Pcapng) => Format::Pcapng,
-                Some(FormatArg::Pcap) => Format::Pcap,
-                None => format_of(file),
-            },
+            format: self.format_of(file),
             rotate_bytes: self.rotate_bytes(),
             rotate_every: self.rotate_s,
             ring_files: self.ring_files(),
             files_max: self.files_limit().map(|(files, _)| files.into()),
+            comments: self.comment.clone(),
             ..options(Target::parse(file), &source)
         };
         let settings = Settings { prompt: self.packet_buffered, index: self.index };
-        FileOutput::create(options, settings, source.inputs, owners)
+        let mut extras = Extras::open(self.keylog.as_deref(), source.extras.take(), options.rotate_bytes)?;
+        if self.names {
+            extras.collect_names(options.interfaces.iter().map(|interface| interface.linktype.0).collect());
+        }
+        FileOutput::create(options, settings, source.inputs, (owners, extras))
     }
 }
 
@@ -222,7 +262,7 @@ impl Output {
     /// Opens an output to one pcapng file.
     pub(crate) fn to_file(path: &std::path::Path, source: &Source<'_>) -> Result<Self, Error> {
         let options = options(Target::Path(path.to_owned()), source);
-        FileOutput::create(options, Settings::default(), source.inputs, None)
+        FileOutput::create(options, Settings::default(), source.inputs, (None, Extras::default()))
     }
 }
 
@@ -261,6 +301,7 @@ struct Settings {
 /// An open file, or a series of them.
 pub(crate) struct FileOutput {
     sink: FileSink,
+    extras: Extras,
     /// True if each batch is flushed: the output is a pipe, or the user requested it.
     streams: bool,
     /// Owners of the packets, and the text of the last comment.
@@ -275,7 +316,7 @@ impl FileOutput {
         options: SinkOptions,
         settings: Settings,
         inputs: &[Input],
-        owners: Option<Owners>,
+        (owners, extras): (Option<Owners>, Extras),
     ) -> Result<Output, Error> {
         let streams = settings.prompt || options.target == Target::Stdout;
         let losses = Losses::of(inputs);
@@ -286,7 +327,7 @@ impl FileOutput {
         } else {
             FileSink::create(options)?
         };
-        let mut file = Self { sink, streams, owners, interface: 0, losses };
+        let mut file = Self { sink, extras, streams, owners, interface: 0, losses };
         file.report_set_aside();
         Ok(Output::File(Box::new(file)))
     }
@@ -309,11 +350,15 @@ impl FileOutput {
     pub(super) fn begin_batch(&mut self, input: usize) {
         self.interface = u32::try_from(input).unwrap_or(u32::MAX);
         self.losses.begin_batch(input);
+        self.extras.begin_batch();
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let packet = frame_ref(frame, self.interface);
         self.losses.take();
+        let added = self.extras.add_due(&mut self.sink);
+        self.account(added)?;
+        self.extras.read_names(self.interface, frame.bytes);
         let Some((owners, text)) = &mut self.owners else {
             let written = self.sink.write(&packet);
             return self.account(written);
@@ -360,12 +405,15 @@ impl FileOutput {
     pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
         self.report_set_aside();
         self.report_renamed();
-        let flushed = self.sink.flush_due(now);
+        self.extras.report();
+        let added = self.extras.add(&mut self.sink);
+        let flushed = added.and_then(|()| self.sink.flush_due(now));
         self.account(flushed)
     }
 
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        let flushed = self.sink.flush();
+        let added = self.extras.add(&mut self.sink);
+        let flushed = added.and_then(|()| self.sink.flush());
         self.account(flushed)
     }
 
@@ -380,9 +428,12 @@ impl FileOutput {
     }
 
     /// Completes the file, with the ledger of each interface in its statistics block.
-    pub(super) fn close(self, report: &Report) -> Result<String, Error> {
+    pub(super) fn close(mut self, report: &Report) -> Result<String, Error> {
         let statistics: Vec<_> = report.interfaces().iter().zip(0..).map(statistics_of).collect();
+        // A failed write is that of the last packets, or completing the file fails as well.
+        let _ = self.extras.finish(&mut self.sink);
         let summary = self.sink.close(&statistics)?;
+        self.extras.report_losses(&summary);
         report_unindexed(&summary);
         Ok(files_line(&summary))
     }

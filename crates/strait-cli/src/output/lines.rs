@@ -11,7 +11,7 @@ use strait_capture::Frame;
 use strait_capture::owners::Owners;
 use strait_ledger::Report;
 use strait_os::clock;
-use strait_packet::summary::{self, Detail, Dump};
+use strait_packet::summary::{self, Detail, Dump, Sequences};
 
 use super::losses::Losses;
 use super::origin::Origin;
@@ -55,9 +55,10 @@ pub(crate) struct Args {
     /// Print numbers for addresses and ports (always on)
     #[arg(short = 'n', action = ArgAction::Count)]
     numeric: u8,
-    /// Print absolute TCP sequence numbers (always on)
-    #[arg(short = 'S', long)]
-    absolute_sequence: bool,
+    /// Print absolute TCP sequence numbers, instead of numbers relative to the start of a
+    /// connection
+    #[arg(short = 'S', long, alias = "absolute-sequence")]
+    absolute_tcp_sequence_numbers: bool,
 }
 
 /// Format of the printed packets, which is the options themselves.
@@ -92,6 +93,8 @@ pub(crate) struct Text {
     input: usize,
     options: summary::Options,
     shown: Lines,
+    /// Origins of relative sequence numbers; none without them.
+    sequences: Option<Sequences>,
     /// True if each line is written immediately: on a terminal, or by option.
     prompt: bool,
     /// Packets not written completely.
@@ -135,6 +138,7 @@ impl Text {
             input: 0,
             options: summary::Options { link_type, ..summary::Options::default() },
             shown,
+            sequences: (!shown.absolute_tcp_sequence_numbers).then(Sequences::default),
             prompt: shown.line_buffered || io::stdout().is_terminal(),
             losses: Losses::of(inputs),
             zone: (u64::MAX, 0),
@@ -171,8 +175,12 @@ impl Text {
             origin.write(&mut self.lines, frame);
         }
         let detail = self.shown.detail();
+        let (line, options) = (&mut self.lines, &self.options);
         // Writing to a String cannot fail.
-        let _ = summary::write_detailed(&mut self.lines, frame.bytes, frame.wire_len, &self.options, detail);
+        let _ = match &mut self.sequences {
+            Some(known) => summary::write_relative(line, frame.bytes, frame.wire_len, options, detail, known),
+            None => summary::write_detailed(line, frame.bytes, frame.wire_len, options, detail),
+        };
         if let Some(owners) = &mut self.owners {
             let _ = match owners.of(frame)? {
                 Some(found) => write!(self.lines, ", owner {}", OwnerText(&found.owner)),

@@ -1,6 +1,7 @@
 //! Tests of the program `strait`: its commands over real veth pairs, its files, errors and exit
 //! codes.
 
+mod annotations;
 mod any;
 mod closed;
 mod compressed;
@@ -16,6 +17,7 @@ mod interfaces;
 mod interrupted;
 mod ipfix;
 mod kafka;
+mod keylog;
 mod killed;
 mod lake;
 mod links;

@@ -36,6 +36,28 @@ fn options_of_tcpdump_work_alone_and_combined() {
 }
 
 #[test]
+fn fields_of_segments_equal_those_of_tcpdump() {
+    if !tools::present() {
+        return;
+    }
+    // The messages of applications differ, which follow the length.
+    let segments = |text: &str| -> Vec<String> {
+        let segment = |line: &str| {
+            let (fields, rest) = line.split_once(", length ").unwrap_or((line, ""));
+            let digits = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+            format!("{fields}, length {}", &rest[..digits])
+        };
+        text.lines().map(segment).collect()
+    };
+    for options in ["-t", "-St"] {
+        let (ours, theirs) = (strait_output(&[options, "tcp"]), tcpdump_output(&["-nn", options, "tcp"]));
+        assert_eq!(segments(&ours), segments(&theirs), "{options}");
+        assert_eq!(ours.contains("seq 1:"), options == "-t", "{ours}");
+    }
+    assert_eq!(strait_output(&["-S", "tcp"]), strait_output(&["--absolute-tcp-sequence-numbers", "tcp"]));
+}
+
+#[test]
 fn hexadecimal_dumps_equal_those_of_tcpdump() {
     if !tools::present() {
         return;

@@ -1,7 +1,8 @@
 //! One line of text for a packet, as tcpdump prints it.
 //!
-//! `capture` without `-w` prints these. The form follows `tcpdump -n -S`: numeric addresses,
-//! absolute TCP sequence numbers, because there is no state between packets. Intended differences:
+//! `capture` without `-w` prints these. The form follows `tcpdump -n`: numeric addresses, and TCP
+//! sequence numbers that are absolute, or relative with a table of connections. Intended
+//! differences:
 //! VLAN tags are always shown, fragments end in `(frag id:length@offset)`, and messages of some
 //! applications follow the length of the payload. Any bytes result in
 //! a line: it ends with `[|tcp]` for a header that is cut, and with `[bad field value]` for a
@@ -13,6 +14,7 @@ mod dns;
 mod dump;
 mod icmp;
 mod internet;
+mod sequences;
 mod time;
 mod transport;
 
@@ -24,6 +26,7 @@ use crate::link;
 use crate::protocol::ether_type;
 use crate::vlan::{Tag, Untagged};
 
+pub use self::sequences::{CONNECTIONS_MAX, Sequences};
 pub use self::time::{write_date_time, write_elapsed, write_epoch, write_time};
 pub use dump::{Dump, write_dump};
 
@@ -102,7 +105,21 @@ pub fn write_detailed(
     detail: Detail,
 ) -> fmt::Result {
     let wire_len = (wire_len as usize).max(frame.len());
-    let mut line = Line { out, depth: 0, detail };
+    let mut line = Line { out, depth: 0, detail, sequences: None };
+    line.link(frame, wire_len, *options)
+}
+
+/// Like [`write_detailed`], with TCP sequence numbers relative to those in `sequences`.
+pub fn write_relative(
+    out: &mut impl Write,
+    frame: &[u8],
+    wire_len: u32,
+    options: &Options,
+    detail: Detail,
+    sequences: &mut Sequences,
+) -> fmt::Result {
+    let wire_len = (wire_len as usize).max(frame.len());
+    let mut line = Line { out, depth: 0, detail, sequences: Some(sequences) };
     line.link(frame, wire_len, *options)
 }
 
@@ -125,6 +142,8 @@ struct Line<'o> {
     /// IP headers passed so far.
     depth: u32,
     detail: Detail,
+    /// Table for relative sequence numbers; none for absolute ones.
+    sequences: Option<&'o mut Sequences>,
 }
 
 impl Line<'_> {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::Line;
 use super::internet::Packet;
+use super::sequences::Numbers;
 use crate::tcp::{Tcp, TcpOption, flags};
 use crate::udp::{self, Udp};
 
@@ -27,7 +28,7 @@ impl Line<'_> {
     pub(super) fn tcp(&mut self, packet: &Packet<'_>) -> fmt::Result {
         self.ports(packet)?;
         self.header(Tcp::parse(packet.payload), |line, segment| {
-            line.segment(&segment, packet.payload_len.saturating_sub(segment.header_len()))
+            line.segment(packet, &segment, packet.payload_len.saturating_sub(segment.header_len()))
         })
     }
 
@@ -47,26 +48,30 @@ impl Line<'_> {
         write!(self.out, "{}.{source} > {}.{destination}: ", packet.source, packet.destination)
     }
 
-    fn segment(&mut self, segment: &Tcp<'_>, len: usize) -> fmt::Result {
+    fn segment(&mut self, packet: &Packet<'_>, segment: &Tcp<'_>, len: usize) -> fmt::Result {
+        let numbers = match &mut self.sequences {
+            Some(sequences) => sequences.numbers(packet, segment),
+            None => Numbers::absolute(segment),
+        };
         if self.detail.quick {
             return write!(self.out, "tcp {len}");
         }
         let bits = segment.flags();
         self.flags(bits)?;
         if len > 0 || bits & (flags::SYN | flags::FIN | flags::RST) != 0 {
-            write!(self.out, ", seq {}", segment.sequence())?;
+            write!(self.out, ", seq {}", numbers.sequence)?;
             if len > 0 {
-                write!(self.out, ":{}", segment.sequence().wrapping_add(len as u32))?;
+                write!(self.out, ":{}", numbers.sequence.wrapping_add(len as u32))?;
             }
         }
         if bits & flags::ACK != 0 {
-            write!(self.out, ", ack {}", segment.acknowledgment())?;
+            write!(self.out, ", ack {}", numbers.acknowledgment)?;
         }
         write!(self.out, ", win {}", segment.window())?;
         if bits & flags::URG != 0 {
             write!(self.out, ", urg {}", segment.urgent())?;
         }
-        self.options(segment)?;
+        self.options(segment, numbers.edge)?;
         write!(self.out, ", length {len}")?;
         self.stream_application(within(segment.payload(), len))
     }
@@ -82,24 +87,24 @@ impl Line<'_> {
         self.out.write_char(']')
     }
 
-    fn options(&mut self, segment: &Tcp<'_>) -> fmt::Result {
+    fn options(&mut self, segment: &Tcp<'_>, edge: u32) -> fmt::Result {
         let mut before = ", options [";
         for option in segment.options() {
             self.out.write_str(before)?;
-            self.header(option, Self::option)?;
+            self.header(option, |line, option| line.option(option, edge))?;
             before = ",";
         }
         if before == "," { self.out.write_char(']') } else { Ok(()) }
     }
 
-    fn option(&mut self, option: TcpOption<'_>) -> fmt::Result {
+    fn option(&mut self, option: TcpOption<'_>, edge: u32) -> fmt::Result {
         match option {
             TcpOption::End => self.out.write_str("eol"),
             TcpOption::Nop => self.out.write_str("nop"),
             TcpOption::MaximumSegment(bytes) => write!(self.out, "mss {bytes}"),
             TcpOption::WindowScale(shift) => write!(self.out, "wscale {shift}"),
             TcpOption::SackPermitted => self.out.write_str("sackOK"),
-            TcpOption::Sack(edges) => self.sack(edges),
+            TcpOption::Sack(edges) => self.sack(edges, edge),
             TcpOption::Timestamps { value, echo } => write!(self.out, "TS val {value} ecr {echo}"),
             TcpOption::Other { kind, data } => {
                 write!(self.out, "unknown-{kind}")?;
@@ -111,12 +116,14 @@ impl Line<'_> {
         }
     }
 
-    fn sack(&mut self, edges: &[u8]) -> fmt::Result {
+    /// Writes the edges of the blocks, relative to `origin`.
+    fn sack(&mut self, edges: &[u8], origin: u32) -> fmt::Result {
         let (edges, _) = edges.as_chunks::<4>();
         let (blocks, _) = edges.as_chunks::<2>();
         write!(self.out, "sack {} ", blocks.len())?;
         blocks.iter().try_for_each(|[left, right]| {
-            write!(self.out, "{{{}:{}}}", u32::from_be_bytes(*left), u32::from_be_bytes(*right))
+            let [left, right] = [left, right].map(|edge| u32::from_be_bytes(*edge).wrapping_sub(origin));
+            write!(self.out, "{{{left}:{right}}}")
         })
     }
 

@@ -7,7 +7,7 @@ use etherparse::{PacketBuilder, TcpOptionElement};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use strait_packet::summary::{self, Options, link_type};
+use strait_packet::summary::{self, CONNECTIONS_MAX, Detail, Options, Sequences, link_type};
 use strait_packet::vlan::Tag;
 
 use crate::frames::{MACS, frame};
@@ -308,8 +308,8 @@ fn time_is_the_utc_time_of_day() {
     assert_eq!(text(u64::MAX).len(), 18);
 }
 
-/// Lines of `tcpdump -n -S -t`, one per frame; `None` if it cannot be run.
-fn tcpdump(frames: &[Vec<u8>]) -> Option<Vec<String>> {
+/// Lines of `tcpdump -n -t` with `options`, one per frame; `None` if it cannot be run.
+fn tcpdump(frames: &[Vec<u8>], options: &[&str]) -> Option<Vec<String>> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
         file.extend(word.to_le_bytes());
@@ -321,7 +321,7 @@ fn tcpdump(frames: &[Vec<u8>]) -> Option<Vec<String>> {
         file.extend(frame);
     }
     let mut command = Command::new("tcpdump");
-    command.args(["-n", "-S", "-t", "-r", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(["-n", "-t", "-r", "-"]).args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::null()).spawn().ok()?;
     let mut input = child.stdin.take()?;
     let writer = std::thread::spawn(move || input.write_all(&file));
@@ -361,7 +361,7 @@ fn summaries_equal_those_of_tcpdump() {
         place += 1;
         place <= known || frame[12..14] != [0x81, 0] && (is_icmp(frame) || !is_not_comparable(frame))
     });
-    let Some(theirs) = tcpdump(&frames).filter(|lines| !lines.is_empty()) else {
+    let Some(theirs) = tcpdump(&frames, &["-S"]).filter(|lines| !lines.is_empty()) else {
         eprintln!("SKIP summaries_equal_those_of_tcpdump: tcpdump is not installed");
         return;
     };
@@ -370,4 +370,81 @@ fn summaries_equal_those_of_tcpdump() {
     for (frame, theirs) in frames.iter().zip(theirs) {
         assert_eq!(line(frame), theirs);
     }
+}
+
+/// Returns the line of `frame` with relative sequence numbers.
+fn relative_line(frame: &[u8], sequences: &mut Sequences) -> String {
+    let (mut line, options, detail) = (String::new(), Options::default(), Detail::default());
+    summary::write_relative(&mut line, frame, frame.len() as u32, &options, detail, sequences).unwrap();
+    line
+}
+
+/// Returns a segment between two hosts with few connections, from random bits.
+fn segment_of(bits: u64) -> Vec<u8> {
+    let (source, destination) = if bits & 1 == 0 { (1, 2) } else { (2, 1) };
+    let port = |bit: u64| 40_000 + (bits >> bit & 3) as u16;
+    let (sequence, acknowledgment) = ((bits >> 8) as u32, (bits >> 24) as u32);
+    let address = |last| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    let ethernet = PacketBuilder::ethernet2(MACS.0, MACS.1);
+    let builder = match bits >> 7 & 1 {
+        0 => ethernet.ipv4([10, 0, 0, source], [10, 0, 0, destination], 64),
+        _ => ethernet.ipv6(address(source), address(destination), 64),
+    };
+    let mut segment = builder.tcp(port(1), port(3), sequence, 512);
+    if bits >> 60 != 0 {
+        segment = segment.ack(acknowledgment);
+    }
+    segment = match bits >> 56 & 7 {
+        0 => segment.syn(),
+        1 => segment.rst(),
+        2 => segment.fin(),
+        _ => segment.psh(),
+    };
+    let sack = [Some((sequence ^ 5, sequence ^ 9)), None, None];
+    let options = TcpOptionElement::SelectiveAcknowledgement((acknowledgment, acknowledgment ^ 7), sack);
+    if bits >> 54 & 3 == 1 {
+        segment = segment.options(&[options, TcpOptionElement::Noop, TcpOptionElement::Noop]).unwrap();
+    }
+    let mut frame = Vec::new();
+    segment.write(&mut frame, &[0; 9][..(bits >> 40 & 7) as usize]).unwrap();
+    frame
+}
+
+#[test]
+fn relative_sequence_numbers_equal_those_of_tcpdump() {
+    let mut runner = TestRunner::deterministic();
+    let bits = prop::collection::vec(any::<u64>(), 2000).new_tree(&mut runner).unwrap().current();
+    let frames: Vec<Vec<u8>> = bits.into_iter().map(segment_of).collect();
+    let Some(theirs) = tcpdump(&frames, &[]).filter(|lines| !lines.is_empty()) else {
+        eprintln!("SKIP relative_sequence_numbers_equal_those_of_tcpdump: tcpdump is not installed");
+        return;
+    };
+    assert_eq!(theirs.len(), frames.len());
+    let mut sequences = Sequences::default();
+    for (frame, theirs) in frames.iter().zip(theirs) {
+        assert_eq!(relative_line(frame, &mut sequences), theirs);
+    }
+}
+
+#[test]
+fn connection_that_left_the_table_begins_again() {
+    let segment = |source: u16, sequence| {
+        let mut frame = Vec::new();
+        let host = [10, 0, (source >> 8) as u8, source as u8];
+        let ethernet = PacketBuilder::ethernet2(MACS.0, MACS.1).ipv4(host, [10, 9, 9, 9], 64);
+        ethernet.tcp(4242, 8080, sequence, 512).ack(1).write(&mut frame, b"x").unwrap();
+        frame
+    };
+    let mut sequences = Sequences::default();
+    assert!(relative_line(&segment(0, 1000), &mut sequences).contains("seq 1000:1001, ack 1,"));
+    assert!(relative_line(&segment(0, 1010), &mut sequences).contains("seq 10:11, ack 1,"));
+    let others = (1..u16::MAX).chain(1..u16::MAX);
+    for source in others {
+        relative_line(&segment(source, 5), &mut sequences);
+    }
+    // More connections than the table has places were used since.
+    const { assert!(CONNECTIONS_MAX <= u16::MAX as usize + 1) };
+    let evicted = (0..200)
+        .filter(|source| relative_line(&segment(*source, 2000), &mut sequences).contains("seq 2000:2001"));
+    assert!(evicted.count() > 0);
 }

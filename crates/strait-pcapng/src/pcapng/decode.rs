@@ -5,7 +5,7 @@
 
 use super::clock::Clock;
 use super::options::{Options, text};
-use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
+use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, extra, option, padding};
 use crate::bytes::{Order, array};
 use crate::decoder::Peek;
 use crate::error::Error;
@@ -85,6 +85,8 @@ impl File {
             block::ENHANCED_PACKET | block::PACKET_OBSOLETE => self.packet(whole, kind).map(Some),
             block::SIMPLE_PACKET => self.simple_packet(whole).map(Some),
             block::STATISTICS => self.statistics(whole).map(Some),
+            block::NAMES => Ok(extra::names(self.order, bytes).map(Record::Names)),
+            block::SECRETS => Ok(extra::secrets(self.order, bytes).map(Record::Secrets)),
             _ => Ok(None),
         }
     }

@@ -7,8 +7,10 @@
 
 use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
 use crate::error::Error;
-use crate::record::{Direction, Interface, Packet, Section, Statistics};
-use crate::{COMMENT_BYTES_MAX, INTERFACES_MAX, OPTION_BYTES_MAX, PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
+use crate::record::{Direction, Interface, NameRecord, Packet, Secrets, Section, Statistics};
+use crate::{
+    COMMENT_BYTES_MAX, INTERFACES_MAX, OPTION_BYTES_MAX, PACKET_OVERHEAD_MAX, SECRETS_BYTES_MAX, SNAPLEN_MAX,
+};
 
 /// Timestamps count units of 10^-9 s (`if_tsresol`, s4.2).
 const NANOSECONDS: u8 = 9;
@@ -57,6 +59,9 @@ impl Encoder {
         text(out, option::SHB_HARDWARE, section.hardware);
         text(out, option::SHB_OS, section.os);
         text(out, option::SHB_USERAPPL, section.application);
+        for comment in section.comments {
+            value(out, option::COMMENT, &[clip(comment, COMMENT_BYTES_MAX)]);
+        }
         end_options(out, start + 24);
         close(out, start);
         Self { interfaces: 0 }
@@ -130,6 +135,34 @@ impl Encoder {
         end_options(out, start + 20);
         close(out, start);
         Ok(())
+    }
+
+    /// Writes a decryption secrets block (s4.8). It needs no interface, and may precede all of
+    /// them.
+    pub fn secrets(out: &mut Vec<u8>, secrets: &Secrets<'_>) -> Result<(), Error> {
+        if secrets.data.len() > SECRETS_BYTES_MAX {
+            return Err(Error::SecretsTooLong { bytes: secrets.data.len(), max: SECRETS_BYTES_MAX });
+        }
+        let start = open(out, block::SECRETS);
+        out.extend_from_slice(&secrets.kind.to_le_bytes());
+        out.extend_from_slice(&(secrets.data.len() as u32).to_le_bytes());
+        out.extend_from_slice(secrets.data);
+        out.extend_from_slice(&[0; 3][..padding(secrets.data.len())]);
+        close(out, start);
+        Ok(())
+    }
+
+    /// Writes a name resolution block (s4.5). It needs no interface. The values have at most 65,535
+    /// bytes, and together less than [`BLOCK_BYTES_MAX`](crate::BLOCK_BYTES_MAX).
+    pub fn names<'r>(out: &mut Vec<u8>, records: impl IntoIterator<Item = NameRecord<'r>>) {
+        let start = open(out, block::NAMES);
+        for record in records {
+            let length = record.value.len().min(OPTION_BYTES_MAX);
+            // A record has the form of an option.
+            value(out, record.kind, &[&record.value[..length]]);
+        }
+        value(out, option::END, &[]);
+        close(out, start);
     }
 
     #[inline]

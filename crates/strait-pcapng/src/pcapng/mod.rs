@@ -5,6 +5,7 @@
 mod clock;
 pub(crate) mod decode;
 mod encode;
+mod extra;
 mod options;
 
 pub use encode::{Encoder, STATISTICS_BYTES_MAX};
@@ -15,8 +16,10 @@ pub(crate) mod block {
     pub(crate) const INTERFACE: u32 = 1;
     pub(crate) const PACKET_OBSOLETE: u32 = 2;
     pub(crate) const SIMPLE_PACKET: u32 = 3;
+    pub(crate) const NAMES: u32 = 4;
     pub(crate) const STATISTICS: u32 = 5;
     pub(crate) const ENHANCED_PACKET: u32 = 6;
+    pub(crate) const SECRETS: u32 = 10;
 }
 
 /// Option codes (s3.5, s4.1, s4.2, s4.3, s4.6).

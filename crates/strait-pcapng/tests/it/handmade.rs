@@ -1,7 +1,7 @@
 //! Files that the encoder does not write: big-endian, several sections, obsolete and simple
 //! packets, unusual clocks.
 
-use strait_pcapng::{Direction, LinkType, Statistics};
+use strait_pcapng::{Direction, LinkType, NameRecord, Section, Statistics, pcapng};
 
 use crate::owned::{Owned, decode, packets};
 
@@ -137,6 +137,50 @@ fn unknown_blocks_and_options_are_skipped() {
         maker.block(0x0bad, &[b"custom".to_vec()]).block(0x8000_0001, &[]);
         maker.packet(0, 1, b"one", &[comment, custom, end, vec![7; 4]]);
         assert_eq!(packets(&maker.file).len(), 1);
+    }
+}
+
+#[test]
+fn secrets_of_both_byte_orders_are_read_and_defective_ones_skipped() {
+    for big in [false, true] {
+        let mut maker = Maker::new(big);
+        maker.section(1, 0);
+        let (kind, length) = (maker.u32(0x5747_4b4c), maker.u32(5));
+        maker.block(10, &[kind.clone(), length, b"a key".to_vec()]);
+        let too_long = maker.u32(9);
+        maker.block(10, &[kind.clone(), too_long, b"8 bytes.".to_vec()]);
+        maker.block(10, &[kind]);
+        maker.block(10, &[]);
+        let (records, end) = decode(&maker.file);
+        assert_eq!(end, Ok(()));
+        assert_eq!(records[1..], [Owned::Secrets(0x5747_4b4c, b"a key".to_vec())], "{big}");
+    }
+}
+
+#[test]
+fn names_of_both_byte_orders_are_read_written_and_defective_ones_skipped() {
+    let values: [(u16, &[u8]); 3] =
+        [(1, b"\xc0\0\x02\x01a.org\0b.org\0"), (2, b"0123456789abcdefc.org\0"), (1, b"")];
+    for big in [false, true] {
+        let mut maker = Maker::new(big);
+        maker.section(1, 0);
+        let records = values.map(|(kind, value)| maker.option(kind, value)).concat();
+        let (end, comment) = (maker.option(0, b""), maker.option(2, b"server"));
+        maker.block(4, &[records.clone(), end, comment]);
+        maker.block(4, &[records]);
+        let too_long = [maker.u16(1), maker.u16(9), b"8 bytes.".to_vec()].concat();
+        maker.block(4, &[too_long]);
+        maker.block(4, &[]);
+        let (found, end) = decode(&maker.file);
+        assert_eq!(end, Ok(()));
+        let names = Owned::Names(values.map(|(kind, value)| (kind, value.to_vec())).to_vec());
+        assert_eq!(found[1..], [names.clone(), names.clone(), Owned::Names(vec![])], "{big}");
+
+        let mut file = Vec::new();
+        pcapng::Encoder::begin(&mut file, &Section::default());
+        pcapng::Encoder::names(&mut file, values.map(|(kind, value)| NameRecord { kind, value }));
+        let (found, end) = decode(&file);
+        assert_eq!((&found[1..], end), (&[names][..], Ok(())));
     }
 }
 

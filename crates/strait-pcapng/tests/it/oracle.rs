@@ -24,7 +24,8 @@ fn frame(number: u32) -> (u64, Vec<u8>, u32) {
 
 fn pcapng_file() -> Vec<u8> {
     let mut file = Vec::new();
-    let section = Section { hardware: Some("x86_64"), os: Some("Linux"), application: Some("strait") };
+    let section =
+        Section { hardware: Some("x86_64"), os: Some("Linux"), application: Some("strait"), comments: &[] };
     let mut encoder = pcapng::Encoder::begin(&mut file, &section);
     for name in ["veth0", "veth1"] {
         let interface = Interface {

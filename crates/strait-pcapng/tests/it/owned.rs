@@ -7,6 +7,8 @@ use strait_pcapng::{Decoder, Direction, Error, LinkType, Record, Statistics, Ste
 pub(crate) enum Owned {
     Packet(OwnedPacket),
     Interface { index: u32, linktype: LinkType, snaplen: u32, texts: [Option<String>; 4] },
+    Names(Vec<(u16, Vec<u8>)>),
+    Secrets(u32, Vec<u8>),
     Statistics(Statistics),
     Section([Option<String>; 3]),
     UnknownSection(u16, u16),
@@ -53,6 +55,10 @@ impl From<Record<'_>> for Owned {
                     own(interface.os),
                 ],
             },
+            Record::Names(names) => {
+                Self::Names(names.records().map(|record| (record.kind, record.value.to_vec())).collect())
+            }
+            Record::Secrets(secrets) => Self::Secrets(secrets.kind, secrets.data.to_vec()),
             Record::Statistics(statistics) => Self::Statistics(statistics),
             Record::Section(section) => {
                 Self::Section([own(section.hardware), own(section.os), own(section.application)])

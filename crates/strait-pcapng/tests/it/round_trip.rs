@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use strait_pcapng::pcap::Precision;
 use strait_pcapng::{
     COMMENT_BYTES_MAX, Decoder, Direction, Error, INTERFACES_MAX, Interface, LinkType, Packet, Record,
-    SNAPLEN_MAX, Section, Statistics, Step, packet_overhead, pcap, pcapng,
+    SECRETS_BYTES_MAX, SNAPLEN_MAX, Secrets, Section, Statistics, Step, packet_overhead, pcap, pcapng,
 };
 
 use crate::owned::{Owned, OwnedPacket, decode, decode_in_pieces, only_packets, packets};
@@ -86,7 +86,7 @@ proptest! {
     fn strings_round_trip(texts in prop::collection::vec(prop::option::of("[^\0]{0,40}"), 7)) {
         let text = |at: usize| texts[at].as_deref();
         let mut file = Vec::new();
-        let section = Section { hardware: text(0), os: text(1), application: text(2) };
+        let section = Section { hardware: text(0), os: text(1), application: text(2), comments: &[] };
         let mut encoder = pcapng::Encoder::begin(&mut file, &section);
         let interface = Interface {
             linktype: LinkType::LINUX_SLL2, snaplen: 96,
@@ -115,6 +115,23 @@ proptest! {
         prop_assert!(file.len() - before <= pcapng::STATISTICS_BYTES_MAX);
         prop_assert_eq!(decode(&file).0.pop(), Some(Owned::Statistics(statistics)));
     }
+}
+
+#[test]
+fn secrets_round_trip_and_are_limited() {
+    for length in [0, 1, 2, 3, 4, 100, SECRETS_BYTES_MAX] {
+        let mut file = Vec::new();
+        three_interfaces(&mut file);
+        let data = vec![b'k'; length];
+        let secrets = Secrets { kind: Secrets::TLS_KEY_LOG, data: &data };
+        pcapng::Encoder::secrets(&mut file, &secrets).unwrap();
+        let (mut records, end) = decode(&file);
+        assert_eq!((records.pop(), end), (Some(Owned::Secrets(0x544c_534b, data)), Ok(())), "{length}");
+    }
+    let data = vec![0; SECRETS_BYTES_MAX + 1];
+    let refused = pcapng::Encoder::secrets(&mut Vec::new(), &Secrets { kind: 1, data: &data });
+    let (bytes, max) = (data.len(), SECRETS_BYTES_MAX);
+    assert_eq!(refused, Err(Error::SecretsTooLong { bytes, max }));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use strait_ledger::Capture;
 
 use crate::booking::Copies;
 use crate::error::Error;
+use crate::extra::ExtraBlocks;
 use crate::file::{FileError, FileReader};
 use crate::filter;
 use crate::frame::{Direction, Frame};
@@ -44,9 +45,13 @@ struct Header {
 }
 
 impl Engine {
-    /// Opens `path`, or standard input for `-`.
-    pub(crate) fn open(path: &str, text: Option<&str>, snaplen: u32) -> Result<Self, Error> {
-        let reader = FileReader::open(path)?;
+    /// Opens a path, or standard input for `-`. Its blocks for a copy are added to the second part.
+    pub(crate) fn open(
+        (path, extras): (&str, Option<ExtraBlocks>),
+        text: Option<&str>,
+        snaplen: u32,
+    ) -> Result<Self, Error> {
+        let reader = FileReader::open_collecting(path, extras)?;
         let link_type = reader.link_type();
         let program = filter::offline(link_type, text, snaplen)?;
         Ok(Self {
