@@ -123,6 +123,8 @@ fn find_interface(asm: &mut Assembler, options: &Options) {
 /// Such an address is negative as a signed number.
 fn only_pointers(asm: &mut Assembler, other: Label) {
     let pointer = asm.label();
+    // The verifier requires this comparison, which the next one includes.
+    asm.jump_if(Condition::Equal, R1, 0, other);
     asm.jump_if(Condition::SignedLess, R1, 0, pointer);
     asm.jump(other);
     asm.bind(pointer);
