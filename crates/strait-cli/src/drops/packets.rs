@@ -57,10 +57,13 @@ impl Packets {
         is_end: bool,
     ) -> Result<bool, Error> {
         let maximum = if is_end { LAST_MAX } else { BATCH_MAX };
-        self.hidden += self.limit.renew(Instant::now(), is_end).unwrap_or(0);
+        self.hidden += self.limit.renew(Instant::now(), false).unwrap_or(0);
         let mut taken = 0;
         while taken < maximum && self.take_one(monitor, table)? {
             taken += 1;
+        }
+        if is_end {
+            self.hidden += self.limit.renew(Instant::now(), true).unwrap_or(0);
         }
         self.flush_lines()?;
         if let Some(file) = self.file.as_mut().filter(|_| self.is_prompt && taken > 0) {

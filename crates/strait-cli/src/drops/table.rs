@@ -185,7 +185,8 @@ pub(super) struct Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Missed { uncounted, nested, lost } = self.missed;
-        write!(f, "the kernel dropped {} packets at {} places", Grouped(self.packets), self.places)?;
+        let places = if self.places == 1 { "place" } else { "places" };
+        write!(f, "the kernel dropped {} packets at {} {places}", Grouped(self.packets), self.places)?;
         if uncounted > 0 {
             write!(f, "; {} packets at further places than {PLACES_MAX}", Grouped(uncounted))?;
         }

@@ -7,6 +7,7 @@ mod compressed;
 mod demo;
 mod disk;
 mod doctor;
+mod drops;
 mod endings;
 mod extcap;
 mod external;
