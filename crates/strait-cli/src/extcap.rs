@@ -22,6 +22,7 @@ use crate::Error;
 use crate::capture::{interfaces, link_name};
 use crate::output::{print_line, print_text};
 use crate::parse::path;
+use crate::toolbar;
 
 /// Prefix of the names of interfaces in Wireshark.
 const PREFIX: &str = "strait:";
@@ -64,6 +65,8 @@ pub(crate) struct Args {
     /// Kernel path
     #[arg(short, long, value_parser = path(), default_value = CapturePath::Auto.name())]
     path: CapturePath,
+    #[command(flatten)]
+    toolbar: toolbar::Args,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let filter = args.extcap_capture_filter.as_deref().unwrap_or_default();
     match &args.fifo {
-        Some(fifo) if args.capture => capture(args.path, name, fifo, filter),
+        Some(fifo) if args.capture => capture(args, name, fifo, filter),
         // Wireshark shows the text as the error of the filter.
         _ if filter.is_empty() || strait_capture::is_filter(filter) => Ok(()),
         _ => Ok(print_line(&format!("{filter}: no filter in the language of pcap-filter(7)"))?),
@@ -104,6 +107,7 @@ fn list() -> Result<(), Error> {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "interface {{value={PREFIX}{name}}}{{display=Strait: {name}}}");
     }
+    text.push_str(toolbar::CONTROLS);
     Ok(print_text(&text)?)
 }
 
@@ -134,10 +138,10 @@ fn options() -> String {
 
 /// Replaces this program by the capture. Wireshark ends it by SIGTERM, and then shows all text on
 /// standard error as an error.
-fn capture(path: CapturePath, interface: &str, fifo: &str, filter: &str) -> Result<(), Error> {
+fn capture(args: &Args, interface: &str, fifo: &str, filter: &str) -> Result<(), Error> {
     let mut command = Command::new(own_path()?);
-    command.args(["capture", "--no-notices", "-i", interface, "--path", path.name()]);
-    command.args(["-U", "--format", "pcap", "-w", fifo]);
+    command.args(["capture", "--no-notices", "-i", interface, "--path", args.path.name()]);
+    command.args(["-U", "--format", "pcap", "-w", fifo]).args(args.toolbar.forward());
     if !filter.is_empty() {
         command.args(["--", filter]);
     }

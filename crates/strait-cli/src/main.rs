@@ -28,6 +28,7 @@ mod send;
 mod sink;
 mod tap_broker;
 mod terminal;
+mod toolbar;
 mod top;
 mod trust;
 
