@@ -10,6 +10,7 @@ mod doctor;
 mod drops;
 mod endings;
 mod extcap;
+mod extcap_ssh;
 mod external;
 mod files;
 mod generate;
