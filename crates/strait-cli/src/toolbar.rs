@@ -71,6 +71,7 @@ impl Args {
             path: output.clone(),
             output: None,
             is_ready: false,
+            shown: String::new(),
             pending: Vec::new(),
             dropped: 0,
             lost: 0,
@@ -103,6 +104,8 @@ pub(crate) struct Toolbar {
     output: Option<File>,
     /// True since Wireshark has made the controls.
     is_ready: bool,
+    /// Text that Wireshark shows.
+    shown: String,
     /// Lines of the log that are not sent yet; at most [`PENDING_MAX`].
     pending: Vec<String>,
     /// Lines of the log without a place.
@@ -129,7 +132,9 @@ impl Toolbar {
             return;
         }
         // A later text replaces one that was not sent.
-        self.send(LEDGER, SET, text);
+        if self.shown != text && self.send(LEDGER, SET, text) {
+            text.clone_into(&mut self.shown);
+        }
         while let Some(line) = self.pending.first().cloned() {
             if !self.send(LOG, ADD, &line) {
                 return;
