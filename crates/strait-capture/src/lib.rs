@@ -30,6 +30,7 @@ mod booking;
 mod compression;
 mod counters;
 mod directions;
+pub mod drops;
 mod error;
 pub mod extra;
 pub mod file;

@@ -26,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::namespace;
 use crate::output::{self, Closed, ExportedTotals, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
+use crate::toolbar::{self, Toolbar};
 
 use self::filter_file::{FilterFile, Reloads};
 pub(crate) use self::interfaces::ChosenInterface;
@@ -90,6 +91,8 @@ pub(crate) struct Args {
     /// Print nothing but a failure on standard error, for strait extcap
     #[arg(long, hide = true)]
     no_notices: bool,
+    #[command(flatten)]
+    toolbar: toolbar::Args,
     #[command(flatten, next_help_heading = "Kernel path")]
     kernel: KernelArgs,
     #[command(flatten, next_help_heading = "Files")]
@@ -204,6 +207,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.no_notices {
         output::omit_notices();
     }
+    let toolbar = args.toolbar.open()?;
     let reloads = args.reloads()?;
     let files = input::files(&args.read)?;
     args.check(&files)?;
@@ -240,7 +244,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     args.drop_privileges()?;
     args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
-    let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
+    let live = live_line(toolbar, &inputs, &output);
     let limits = Limits {
         count: args.count,
         duration: args.time_limit(),
@@ -255,6 +259,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let closed = output.close(&report);
     print_report(&JsonReport::new(&report, owners, &closed.exported), args.json)?;
     closed.end(failure, args.json)
+}
+
+/// Returns the place for the ledger of the running capture: a toolbar, or a terminal without lines
+/// of packets.
+fn live_line(toolbar: Option<Toolbar>, inputs: &Inputs, output: &output::Output) -> Option<LiveLine> {
+    let Some(mut toolbar) = toolbar else {
+        return if output.prints_packets() { None } else { LiveLine::on_terminal() };
+    };
+    let name =
+        |session: &Session| format!("{}: path {} ({})", session.interface(), session.path(), session.mode());
+    toolbar.log(&inputs.each_session(name).join(", "));
+    Some(LiveLine::on_toolbar(toolbar))
 }
 
 impl Closed {

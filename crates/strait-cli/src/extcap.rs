@@ -4,6 +4,9 @@
 //! interfaces, and then for the link types, the options and the capture of one (Wireshark
 //! Developer's Guide, "Adding Capture Interfaces And Log Sources Using Extcap"). `--install` puts a
 //! script there that executes this command. A capture is `strait capture -w FIFO` without notices.
+//! That on another machine is the same by ssh ([`ssh`]).
+
+mod ssh;
 
 use std::env;
 use std::fmt::Write as _;
@@ -22,11 +25,14 @@ use crate::Error;
 use crate::capture::{interfaces, link_name};
 use crate::output::{print_line, print_text};
 use crate::parse::path;
+use crate::toolbar;
 
 /// Prefix of the names of interfaces in Wireshark.
 const PREFIX: &str = "strait:";
 /// Name of the script.
 const SCRIPT: &str = "strait";
+/// Link type of a remote interface, which is known only to the pcapng stream.
+const REMOTE_LINK_TYPE: &str = "dlt {number=147}{name=USER0}{display=Link type of the remote interface}";
 /// Folders of a user's extcap programs in the home directory: of Wireshark 4.0, and since 4.2.
 const FOLDERS: [&str; 2] = [".config/wireshark/extcap", ".local/lib/wireshark/extcap"];
 
@@ -64,11 +70,16 @@ pub(crate) struct Args {
     /// Kernel path
     #[arg(short, long, value_parser = path(), default_value = CapturePath::Auto.name())]
     path: CapturePath,
+    #[command(flatten)]
+    toolbar: toolbar::Args,
+    #[command(flatten, next_help_heading = "Interface strait-ssh")]
+    remote: ssh::Args,
 }
 
 const EXAMPLES: &str = "Examples:
   strait extcap --install
-  tshark -i strait:eth0";
+  tshark -i strait:eth0
+  tshark -i strait-ssh -o extcap.strait_ssh.remotehost:gateway.example";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -82,15 +93,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Err(Error::Usage("Wireshark starts this command: give --install, and then tshark -D".into()));
     };
     let name = interface.strip_prefix(PREFIX).unwrap_or(interface);
+    let is_remote = interface == ssh::INTERFACE;
     if args.extcap_dlts {
-        return Ok(print_line(&link_type_line(name)?)?);
+        let line = if is_remote { REMOTE_LINK_TYPE.to_owned() } else { link_type_line(name)? };
+        return Ok(print_line(&line)?);
     }
     if args.extcap_config {
-        return Ok(print_text(&options())?);
+        return Ok(print_text(&options(is_remote))?);
     }
     let filter = args.extcap_capture_filter.as_deref().unwrap_or_default();
     match &args.fifo {
-        Some(fifo) if args.capture => capture(args.path, name, fifo, filter),
+        Some(fifo) if args.capture && is_remote => {
+            args.remote.capture(args.path, fifo, filter, args.toolbar.open()?)
+        }
+        Some(fifo) if args.capture => capture(args, name, fifo, filter),
         // Wireshark shows the text as the error of the filter.
         _ if filter.is_empty() || strait_capture::is_filter(filter) => Ok(()),
         _ => Ok(print_line(&format!("{filter}: no filter in the language of pcap-filter(7)"))?),
@@ -104,6 +120,8 @@ fn list() -> Result<(), Error> {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "interface {{value={PREFIX}{name}}}{{display=Strait: {name}}}");
     }
+    let _ = writeln!(text, "interface {{value={}}}{{display=Strait remote (ssh)}}", ssh::INTERFACE);
+    text.push_str(toolbar::CONTROLS);
     Ok(print_text(&text)?)
 }
 
@@ -118,7 +136,7 @@ fn link_type_line(name: &str) -> Result<String, Error> {
 }
 
 /// Returns the options that Wireshark shows for an interface.
-fn options() -> String {
+fn options(is_remote: bool) -> String {
     let mut text = String::from("arg {number=0}{call=--path}{display=Kernel path}{type=selector}\n");
     for path in CapturePath::ALL {
         let (name, is_default) = (path.name(), *path == CapturePath::Auto);
@@ -129,15 +147,18 @@ fn options() -> String {
             path.description()
         );
     }
+    if is_remote {
+        text.push_str(&ssh::options(1));
+    }
     text
 }
 
 /// Replaces this program by the capture. Wireshark ends it by SIGTERM, and then shows all text on
 /// standard error as an error.
-fn capture(path: CapturePath, interface: &str, fifo: &str, filter: &str) -> Result<(), Error> {
+fn capture(args: &Args, interface: &str, fifo: &str, filter: &str) -> Result<(), Error> {
     let mut command = Command::new(own_path()?);
-    command.args(["capture", "--no-notices", "-i", interface, "--path", path.name()]);
-    command.args(["-U", "--format", "pcap", "-w", fifo]);
+    command.args(["capture", "--no-notices", "-i", interface, "--path", args.path.name()]);
+    command.args(["-U", "--format", "pcap", "-w", fifo]).args(args.toolbar.forward());
     if !filter.is_empty() {
         command.args(["--", filter]);
     }

@@ -277,10 +277,11 @@ impl<T: Sink> CaptureState<'_, T> {
                 [state_notice(before, link), carrier_notice(before, link), mtu_notice(before, link)];
             notices.extend(changes.into_iter().flatten().map(|notice| format!("{name} {notice}")));
         }
-        if let Some(live) = live.filter(|_| !notices.is_empty()) {
-            live.clear();
-        }
+        let mut live = live;
         for notice in notices {
+            if let Some(live) = &mut live {
+                live.clear_for(&notice);
+            }
             print_stderr(format_args!("strait: note: {notice}\n"));
         }
     }
@@ -340,7 +341,7 @@ impl<T: Sink> CaptureState<'_, T> {
         }
         self.report_links(&mut reported, live.as_mut());
         if let Some(live) = &mut live {
-            live.clear();
+            live.end(|| self.report());
         }
     }
 

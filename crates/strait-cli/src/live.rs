@@ -1,4 +1,5 @@
-//! Live line of a capture on a terminal: rates, and losses by cause.
+//! Live line of a capture on a terminal: rates, and losses by cause. A capture for Wireshark shows
+//! its ledger in the toolbar instead.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -6,14 +7,22 @@ use std::time::{Duration, Instant};
 
 use strait_ledger::{Grouped, Report};
 
+use crate::toolbar::Toolbar;
+
 /// Interval at which the line is drawn.
 pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 
-/// The live line on stderr.
+/// The live line on stderr, or a toolbar.
 pub(crate) struct LiveLine {
-    terminal: Box<dyn Write>,
+    surface: Surface,
     last: Option<(Instant, u64, u64)>,
     drawn: bool,
+}
+
+/// Place of the line.
+enum Surface {
+    Terminal(Box<dyn Write>),
+    Toolbar(Toolbar),
 }
 
 impl LiveLine {
@@ -23,11 +32,19 @@ impl LiveLine {
     }
 
     pub(crate) fn on(terminal: impl Write + 'static) -> Self {
-        Self { terminal: Box::new(terminal), last: None, drawn: false }
+        Self { surface: Surface::Terminal(Box::new(terminal)), last: None, drawn: false }
+    }
+
+    /// Shows the ledger in a toolbar.
+    pub(crate) fn on_toolbar(toolbar: Toolbar) -> Self {
+        Self { surface: Surface::Toolbar(toolbar), last: None, drawn: false }
     }
 
     /// Draws the current account, and `written_bytes` if packets go to a file.
     pub(crate) fn draw(&mut self, report: &Report, written_bytes: Option<u64>) {
+        if let Surface::Toolbar(toolbar) = &mut self.surface {
+            return toolbar.show(report);
+        }
         let now = Instant::now();
         let capture = &report.capture;
         let (packets, bytes) = (capture.delivered, capture.wire_bytes);
@@ -43,15 +60,35 @@ impl LiveLine {
     }
 
     fn show(&mut self, line: &str) {
-        // A failed write to the terminal loses the line; the capture goes on.
-        let _ = write!(self.terminal, "\r{line}\x1b[K");
-        self.drawn = true;
+        if let Surface::Terminal(terminal) = &mut self.surface {
+            // A failed write to the terminal loses the line; the capture goes on.
+            let _ = write!(terminal, "\r{line}\x1b[K");
+            self.drawn = true;
+        }
     }
 
-    /// Clears the line.
+    /// Clears the line on the terminal, for a notice. A toolbar has the notice in its log.
+    pub(crate) fn clear_for(&mut self, notice: &str) {
+        match &mut self.surface {
+            Surface::Terminal(_) => self.clear(),
+            Surface::Toolbar(toolbar) => toolbar.log(notice),
+        }
+    }
+
+    /// Clears the line on the terminal.
     pub(crate) fn clear(&mut self) {
-        if std::mem::take(&mut self.drawn) {
-            let _ = write!(self.terminal, "\r\x1b[K");
+        if let Surface::Terminal(terminal) = &mut self.surface
+            && std::mem::take(&mut self.drawn)
+        {
+            let _ = write!(terminal, "\r\x1b[K");
+        }
+    }
+
+    /// Ends the line. A toolbar shows the last account.
+    pub(crate) fn end(&mut self, report: impl FnOnce() -> Report) {
+        match &mut self.surface {
+            Surface::Terminal(_) => self.clear(),
+            Surface::Toolbar(toolbar) => toolbar.show(&report()),
         }
     }
 }

@@ -7,6 +7,7 @@ mod bulk;
 mod capture;
 mod demo;
 mod doctor;
+mod drops;
 mod error;
 mod extcap;
 mod external;
@@ -27,6 +28,7 @@ mod send;
 mod sink;
 mod tap_broker;
 mod terminal;
+mod toolbar;
 mod top;
 mod trust;
 
@@ -68,6 +70,8 @@ enum Command {
     Relay(relay::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
+    /// Count the packets that the kernel drops, by reason and function.
+    Drops(drops::Args),
     /// Capture for Wireshark and tshark, which start this command.
     Extcap(extcap::Args),
     /// Examine this machine and an interface, and print fixes.
@@ -96,9 +100,12 @@ impl Command {
             Self::Relay(args) => args.streams(),
             // A program under `strait run` checks its own streams.
             Self::Run(_) | Self::TapBroker(_) | Self::Man(_) => Streams::default(),
-            Self::Top(_) | Self::Extcap(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => {
-                Streams::output(true)
-            }
+            Self::Drops(_)
+            | Self::Top(_)
+            | Self::Extcap(_)
+            | Self::Doctor(_)
+            | Self::Demo(_)
+            | Self::Completions(_) => Streams::output(true),
         }
     }
 
@@ -115,6 +122,7 @@ impl Command {
             Self::Relay(args) => relay::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Top(args) => top::run(&args),
+            Self::Drops(args) => drops::run(&args),
             Self::Extcap(args) => extcap::run(&args),
             Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => Ok(pages::completions(

@@ -18,9 +18,11 @@
 
 pub mod acknowledger;
 pub mod cbpf;
+pub mod drops;
 pub mod ebpf;
 mod error;
 mod interpret;
+mod offsets;
 pub mod owner;
 pub mod tap;
 pub mod translate;

@@ -74,6 +74,10 @@ fn namespaces(program: &Program, seen: &mut Seen) {
             "strait top --json",
             "$STRAIT generate -o va --rate 1k -d 5 >&2 & $STRAIT top -i vb --json | head -n 2; wait",
         ),
+        (
+            "strait drops --json",
+            "$STRAIT generate -o va --rate 1k -d 4 >&2 & $STRAIT drops --json --interval 2 | head -n 1; wait",
+        ),
     ];
     for (title, script) in scripts {
         match program.json_in_namespace(&format!("{PAIR}{script}")) {

@@ -7,6 +7,7 @@
 mod cost;
 mod doctor;
 mod drop_in;
+mod drops;
 mod peers;
 mod pf_zerocopy;
 mod rates;

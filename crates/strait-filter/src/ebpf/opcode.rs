@@ -59,7 +59,10 @@ pub const SK_LOOKUP_UDP: i32 = 85;
 pub const SK_RELEASE: i32 = 86;
 pub const GET_LISTENER_SOCK: i32 = 98;
 pub const SK_STORAGE_GET: i32 = 107;
+pub const PROBE_READ_KERNEL: i32 = 113;
 pub const RINGBUF_OUTPUT: i32 = 130;
+pub const RINGBUF_RESERVE: i32 = 131;
+pub const RINGBUF_SUBMIT: i32 = 132;
 pub const GET_CURRENT_TASK_BTF: i32 = 158;
 pub const SOCK_FROM_FILE: i32 = 162;
 pub const XDP_GET_BUFF_LEN: i32 = 188;
@@ -110,7 +113,11 @@ pub const SOCK_STREAM: i32 = 1;
 pub const AF_INET: i32 = 2;
 pub const AF_INET6: i32 = 10;
 
-/// Flag of `bpf_ringbuf_output`.
+/// Flag of `bpf_map_update_elem`: only for a new key.
+pub const BPF_NOEXIST: i32 = 1;
+
+/// Flags of `bpf_ringbuf_output` and `bpf_ringbuf_submit`.
+pub const RB_NO_WAKEUP: i32 = 1 << 0;
 pub const RB_FORCE_WAKEUP: i32 = 1 << 1;
 
 /// `enum xdp_action`.

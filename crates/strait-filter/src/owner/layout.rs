@@ -1,36 +1,13 @@
 //! Memory that the programs share with the reader, and offsets in kernel structures.
 
+use crate::offsets::offsets;
+
 /// Offset of the number of changes of the owners by process, 64 bits.
 pub const CHANGES: usize = 0;
 /// Offset of the number of sockets and owners for which the kernel had no memory, 64 bits.
 pub const FAILURES: usize = 8;
 /// Size of the value with these numbers.
 pub const STATE_BYTES: usize = 16;
-
-/// Makes [`Offsets`] of a list of fields, each with its structure and member.
-macro_rules! offsets {
-    ($($(#[$about:meta])* $field:ident: $structure:ident.$member:ident,)+) => {
-        /// Offsets in bytes in structures of the running kernel.
-        #[allow(missing_docs, reason = "the names are the kernel's")]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Offsets {
-            $($(#[$about])* pub $field: i16,)+
-        }
-
-        impl Offsets {
-            /// Structure and member of each offset, in the order of [`Offsets::new`].
-            pub const MEMBERS: [(&str, &str); [$(stringify!($field)),+].len()] =
-                [$((stringify!($structure), stringify!($member))),+];
-
-            /// Takes the offsets of [`Offsets::MEMBERS`]; `None` if one is beyond the reach of an
-            /// instruction.
-            pub fn new(found: [u32; Self::MEMBERS.len()]) -> Option<Self> {
-                let [$($field),+] = found;
-                Some(Self { $($field: i16::try_from($field).ok()?),+ })
-            }
-        }
-    };
-}
 
 offsets! {
     task_tgid: task_struct.tgid,

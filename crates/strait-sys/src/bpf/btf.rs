@@ -26,8 +26,11 @@ const TYPE_BYTES: usize = 12;
 const MEMBER_BYTES: usize = 12;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
 const KIND_TYPEDEF: u32 = 8;
 const KIND_FUNC: u32 = 12;
+/// `struct btf_enum`: name and value.
+const ENUMERATOR_BYTES: usize = 8;
 /// Maximum depth of unnamed members, whose own members are found by name.
 const UNNAMED_DEPTH_MAX: u32 = 4;
 
@@ -86,6 +89,16 @@ impl Types {
     /// [`Kind::Refused`] if the format is unknown.
     pub fn members<const N: usize>(&self, names: [(&str, &str); N]) -> Result<[Option<u32>; N]> {
         members(&self.bytes, names).ok_or_else(unknown_format)
+    }
+
+    /// Returns names and values of the enumeration with this name, in the order of its definition;
+    /// `None` if there is none. The kernel limits an enumeration to 65,535 values.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] if the format is unknown.
+    pub fn enumeration(&self, name: &str) -> Result<Option<Vec<(String, u32)>>> {
+        let values = enumeration(&self.bytes, name).ok_or_else(unknown_format)?;
+        Ok(Some(values).filter(|values| !values.is_empty()))
     }
 }
 
@@ -209,6 +222,24 @@ fn members<const N: usize>(bytes: &[u8], names: [(&str, &str); N]) -> Option<[Op
     Some(found)
 }
 
+/// Finds the values of an enumeration in given bytes, none if it is missing; returns `None` if they
+/// are not BTF.
+fn enumeration(bytes: &[u8], wanted: &str) -> Option<Vec<(String, u32)>> {
+    let (types, strings) = sections(bytes)?;
+    let mut found: Option<&[u8]> = None;
+    for parsed in Iter(types) {
+        let parsed = parsed?;
+        if parsed.kind == KIND_ENUM && is_text(strings.get(parsed.name as usize..)?, wanted) {
+            found.get_or_insert(parsed.trailer);
+        }
+    }
+    let values = found.unwrap_or_default().chunks_exact(ENUMERATOR_BYTES).map(|value| {
+        let name = strings.get(u32_at(value, 0)? as usize..)?.split(|byte| *byte == 0).next()?;
+        Some((String::from_utf8_lossy(name).into_owned(), u32_at(value, 4)?))
+    });
+    values.collect()
+}
+
 /// Returns the offset of a member in bytes, also that of a member of an unnamed member.
 fn member_offset(types: &[Type<'_>], strings: &[u8], of: &Type<'_>, wanted: &str, depth: u32) -> Option<u32> {
     for member in of.trailer.chunks_exact(MEMBER_BYTES) {
@@ -275,7 +306,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     //! Tests with a small hand-made file, and with the running kernel's.
 
-    use super::{HEADER_BYTES, KIND_FUNC, Types, members, named};
+    use super::{HEADER_BYTES, KIND_FUNC, Types, enumeration, members, named};
 
     fn functions<const N: usize>(bytes: &[u8], names: [&str; N]) -> Option<[Option<i32>; N]> {
         named(bytes, KIND_FUNC, b"", names)
@@ -323,6 +354,25 @@ mod tests {
             named[HEADER_BYTES + 4 * word..][..4].copy_from_slice(&value.to_le_bytes());
         }
         assert_eq!(members(&named, wanted), Some([Some(8), None, None]));
+    }
+
+    #[test]
+    fn values_of_an_enumeration_have_their_names() {
+        let strings = b"\0reasons\0FIRST\0SECOND\0";
+        let types: [u32; 7] = [1, 6 << 24 | 2, 4, 9, 0, 15, 7];
+        let header = [24, 0, 28, 28, strings.len() as u32];
+        let mut bytes = vec![0x9f, 0xeb, 1, 0];
+        bytes.extend(header.iter().chain(&types).flat_map(|word| word.to_le_bytes()));
+        bytes.extend(strings);
+        let values = vec![("FIRST".to_owned(), 0), ("SECOND".to_owned(), 7)];
+        assert_eq!(enumeration(&bytes, "reasons"), Some(values));
+        assert_eq!(enumeration(&bytes, "reason"), Some(Vec::new()));
+        for len in 0..bytes.len() {
+            assert_eq!(enumeration(&bytes[..len], "reasons"), None, "cut at {len}");
+        }
+        // The name of the second value is outside.
+        bytes[HEADER_BYTES + 20] = 0xff;
+        assert_eq!(enumeration(&bytes, "reasons"), None);
     }
 
     #[test]

@@ -24,9 +24,9 @@ const BPF_F_CLONE: u32 = 1 << 9;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 #[repr(C)]
-struct MapCreate {
+pub(super) struct MapCreate {
     map_type: u32,
-    key_size: u32,
+    pub(super) key_size: u32,
     value_size: u32,
     max_entries: u32,
     map_flags: u32,
@@ -44,16 +44,16 @@ struct MapCreate {
 unsafe impl Attribute for MapCreate {}
 
 #[repr(C)]
-struct MapElement {
-    map_fd: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
+pub(super) struct MapElement {
+    pub(super) map_fd: u32,
+    pub(super) pad: u32,
+    pub(super) key: u64,
+    pub(super) value: u64,
+    pub(super) flags: u64,
 }
 
-// SAFETY: mirrors the struct for BPF_MAP_*_ELEM in linux/bpf.h; `pad` is the kernel's own alignment
-// hole.
+// SAFETY: mirrors the struct for BPF_MAP_*_ELEM and BPF_MAP_GET_NEXT_KEY in linux/bpf.h; `pad` is
+// the kernel's own alignment hole.
 unsafe impl Attribute for MapElement {}
 
 /// Head of `struct bpf_map_info`.
@@ -140,7 +140,13 @@ impl Map {
         Self::create_with(name, Self::attribute(name, map_type, value_size, max_entries, map_flags))
     }
 
-    fn attribute(name: &str, map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> MapCreate {
+    pub(super) fn attribute(
+        name: &str,
+        map_type: u32,
+        value_size: u32,
+        max_entries: u32,
+        map_flags: u32,
+    ) -> MapCreate {
         MapCreate {
             map_type,
             // A ring buffer has neither keys nor values.

@@ -5,8 +5,9 @@
 //!   runs it on given bytes or sends live frames.
 //! - [`Classifier`]: a program for tcx, which sees packets and lets them pass.
 //! - [`Rings`]: byte rings that a program fills and this process reads.
+//! - [`RingBuffer`]: one ring for records of all CPUs. [`Hash`]: counters by keys of any length.
 //! - [`TracepointProgram`], [`CgroupProgram`], [`IteratorProgram`]: programs that follow which
-//!   process uses a socket.
+//!   process uses a socket, and which packets the kernel drops.
 //! - [`Link`]: a program on an interface, for as long as the link is held.
 //! - [`btf`]: the kernel's functions and the layout of its structures.
 //!
@@ -14,18 +15,22 @@
 //! 64 bits each, and are not interpreted here. Nothing here pins objects that outlive the process.
 
 pub mod btf;
+mod hash;
 mod link;
 mod map;
 mod program;
+mod ring_buffer;
 mod rings;
 mod tracing;
 
+pub use hash::Hash;
 pub use link::{AttachMode, Link, TcxHook, tcx_programs};
 pub use map::{Map, MappedArray};
 pub use program::{
     Classifier, LoadOptions, ProgramInfo, SocketFilter, TestOutcome, TestRun, XdpContext, XdpProgram,
-    program_info, program_info_by_id,
+    nested_runs, program_info, program_info_by_id,
 };
+pub use ring_buffer::RingBuffer;
 pub use rings::{Doorbell, RingLayout, RingReader, Rings};
 pub use tracing::{CgroupHook, CgroupProgram, IteratorProgram, TracepointProgram};
 
@@ -50,6 +55,7 @@ enum Command {
     MapCreate = 0,
     MapLookup = 1,
     MapUpdate = 2,
+    MapNextKey = 4,
     ProgramLoad = 5,
     ProgramTestRun = 10,
     ProgramFdById = 13,

@@ -144,6 +144,16 @@ struct ProgramInfoHead {
     name: [u8; NAME_LEN],
 }
 
+/// `struct bpf_prog_info` up to the number of omitted runs (Linux 5.12). Counts of 0 in it request
+/// no arrays.
+#[derive(Default)]
+#[repr(C)]
+struct ProgramInfoRuns {
+    head: ProgramInfoHead,
+    between: [u64; 16],
+    recursion_misses: u64,
+}
+
 /// Options of loading an XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
@@ -349,6 +359,20 @@ pub fn program_info(fd: BorrowedFd<'_>) -> Result<ProgramInfo> {
         .map_err(|error| explain("read information about", "a BPF program", &error))?;
     let name: Vec<u8> = head.name.into_iter().take_while(|byte| *byte != 0).collect();
     Ok(ProgramInfo { id: head.id, name: String::from_utf8_lossy(&name).into_owned(), tag: head.tag })
+}
+
+/// Returns the number of events for which the program behind `fd` did not run, because it was
+/// running on the same CPU; 0 from kernels that do not count them.
+pub fn nested_runs(fd: BorrowedFd<'_>) -> Result<u64> {
+    let mut info = ProgramInfoRuns::default();
+    let mut attribute = ObjectInfo {
+        bpf_fd: fd.as_raw_fd() as u32,
+        info_len: size_of::<ProgramInfoRuns>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    bpf(Command::ObjectInfo, &mut attribute)
+        .map_err(|error| explain("read information about", "a BPF program", &error))?;
+    Ok(info.recursion_misses)
 }
 
 /// Reads the identity of the program with this identifier, for example one that netlink reports on

@@ -3,8 +3,8 @@
 //!
 //! A tracing program reads the tracepoint's arguments, and what they point to, at offsets of
 //! [`Types::members`](super::btf::Types::members). The capture engine learns with these programs
-//! which process uses a socket. They are attached as long as their links are held, so they do not
-//! outlive this process.
+//! which process uses a socket, and where the kernel drops packets. They are attached as long as
+//! their links are held, so they do not outlive this process.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -94,6 +94,12 @@ impl TracepointProgram {
         let fd = bpf_fd(Command::RawTracepointOpen, &mut attribute)
             .map_err(|error| explain("attach a program to", "a tracepoint", &error))?;
         Ok(Link::from_descriptor(fd))
+    }
+}
+
+impl AsFd for TracepointProgram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
