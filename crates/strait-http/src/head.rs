@@ -116,6 +116,26 @@ pub fn own_response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malfo
     response_within::<OWN_FIELDS_MAX>(bytes, OWN_HEAD_BYTES_MAX)
 }
 
+/// Field lines of a part of a head, at most; [`own_fields`].
+const OWN_LINES_MAX: usize = 16;
+
+/// Parses the field lines that a head of [`own_response`] ends with. Returns them with their
+/// length, which includes the empty line; `None` if they are incomplete.
+///
+/// # Errors
+/// A line violates the grammar, or there are more than 16.
+pub fn own_fields(bytes: &[u8]) -> Result<Option<(Fields<'_>, usize)>, Malformed> {
+    let mut lines = [httparse::EMPTY_HEADER; OWN_LINES_MAX];
+    let parsed = match httparse::parse_headers(bytes, &mut lines).map_err(why)? {
+        httparse::Status::Complete((len, _)) if len > OWN_HEAD_BYTES_MAX => return Err(TOO_LARGE),
+        httparse::Status::Complete(parsed) => parsed,
+        httparse::Status::Partial => return Ok(None),
+    };
+    let (len, lines) = parsed;
+    check_lines(&bytes[..len])?;
+    Ok(Some((fields(lines), len)))
+}
+
 fn response_within<const LINES_MAX: usize>(
     bytes: &[u8],
     bytes_max: usize,

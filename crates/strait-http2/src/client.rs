@@ -47,13 +47,20 @@ impl Connection {
     /// Resets streams that only wait for their end until another stream may be opened: at the
     /// server they count as open (RFC 9113, section 5.1.2), and it may never end them.
     fn make_room(&mut self) {
+        while self.is_full() && self.cut_oldest_released() {}
+    }
+
+    /// Returns true if the next request will reset a stream that only waits for its end. The server
+    /// counts that as a cancelled request, so a user had better wait for the end a little.
+    pub fn opens_by_reset(&self) -> bool {
+        self.is_full() && self.streams.values().any(|it| it.is_released)
+    }
+
+    /// Returns true if no stream may be opened, those that wait for their end included.
+    fn is_full(&self) -> bool {
         let is_open = |it: &&Stream| !it.is_closed();
-        let most = (self.most_streams(), self.limits.streams as usize);
-        while self.streams.values().filter(is_open).count() >= most.0 || self.streams.len() >= most.1 {
-            if !self.cut_oldest_released() {
-                return;
-            }
-        }
+        self.streams.len() >= self.limits.streams as usize
+            || self.streams.values().filter(is_open).count() >= self.most_streams()
     }
 
     /// Sends the head of a request with these fields: pseudo-header fields first, names in lower
@@ -79,7 +86,7 @@ impl Connection {
         self.meters.opened();
         self.meters.asked();
         let next = if ends { Sending::Done } else { Sending::Body };
-        let len = self.push_head(id, fields.by_ref(), ends, next);
+        let len = self.push_head(id, &[], fields.by_ref(), ends, next);
         Ok((id, len))
     }
 

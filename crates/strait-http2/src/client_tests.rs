@@ -382,6 +382,7 @@ fn stream_that_waits_for_its_end_makes_room_for_a_request() {
     client.take(&[head(1, &[OK, length], 0), data(1, 3, 0)].concat()).unwrap();
     client.connection.release(1);
     assert_eq!((client.connection.room(), client.resets()), (1, vec![]));
+    assert!(client.connection.opens_by_reset());
     assert_eq!(client.get(), 5);
     let frames = client.output().into_iter().map(|(head, _)| (head.kind, head.stream));
     assert_eq!(frames.collect::<Vec<_>>(), [(kind::RST_STREAM, 1), (kind::HEADERS, 5)]);
@@ -390,7 +391,9 @@ fn stream_that_waits_for_its_end_makes_room_for_a_request() {
     // One that has ended needs no reset.
     client.take(&[head(3, &[OK, length], 0), data(3, 3, 0)].concat()).unwrap();
     client.connection.release(3);
+    assert!(client.connection.opens_by_reset());
     client.take(&data(3, 0, END)).unwrap();
+    assert!(!client.connection.opens_by_reset());
     assert_eq!((client.get(), client.resets()), (7, vec![]));
 }
 

@@ -1,7 +1,7 @@
 //! State of a connection. `receive.rs` parses its input, `send.rs` makes its output, `schedule.rs`
 //! orders its streams.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use crate::error::{ConnectionError, ErrorCode};
@@ -87,7 +87,11 @@ pub struct Connection {
     pub(crate) block: Block,
     pub(crate) decoder: Decoder,
     pub(crate) list: FieldList,
+    /// True if the list is that of a valid request.
+    pub(crate) is_checked: bool,
     pub(crate) streams: BTreeMap<u32, Stream>,
+    /// Streams of which the users wait for their turns to send.
+    pub(crate) wanting: BTreeSet<u32>,
     /// Latest stream that the client, either side, has opened.
     pub(crate) last_stream: u32,
     /// Streams that were reset here, the latest one last.
@@ -144,7 +148,9 @@ impl Connection {
             block: Block::default(),
             decoder: Decoder::new(TABLE_BYTES),
             list: FieldList::new(limits.head_bytes, limits.fields),
+            is_checked: false,
             streams: BTreeMap::new(),
+            wanting: BTreeSet::new(),
             last_stream: 0,
             reset_here: VecDeque::new(),
             send_window: i64::from(WINDOW_DEFAULT),
@@ -168,7 +174,8 @@ impl Connection {
     /// # Errors
     /// There was no such event.
     pub fn request(&self) -> Result<Request<'_>, ConnectionError> {
-        Request::parse(&self.list).map_err(ConnectionError::protocol)
+        let view = if self.is_checked { Request::of_checked } else { Request::parse };
+        view(&self.list).map_err(ConnectionError::protocol)
     }
 
     /// Returns the head of the response of the last event.
@@ -250,7 +257,13 @@ impl Connection {
             Side::Server => ErrorCode::Internal,
         };
         self.reset(stream, code);
+        self.forget(stream);
+    }
+
+    /// Removes a stream.
+    pub(crate) fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
+        self.wanting.remove(&stream);
     }
 
     /// Lets a stream wait for its end if its user has all of a response of known length: a reset
@@ -278,14 +291,14 @@ impl Connection {
         let Some(oldest) = oldest else { return false };
         self.note_given_up(oldest);
         self.reset(oldest, ErrorCode::Cancel);
-        self.streams.remove(&oldest);
+        self.forget(oldest);
         true
     }
 
     /// Forgets a stream that has no user, after it was reset.
     pub(crate) fn forget_released(&mut self, stream: u32) {
         if self.streams.get(&stream).is_some_and(|it| it.is_released) {
-            self.streams.remove(&stream);
+            self.forget(stream);
         }
     }
 

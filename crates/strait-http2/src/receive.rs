@@ -228,7 +228,7 @@ impl Connection {
             stream.content_left = stream.content_left.map(|left| left - len as u64);
             stream.receives = !head.has(flag::END_STREAM);
             if stream.is_released && !stream.receives {
-                self.streams.remove(&id);
+                self.forget(id);
                 return Ok((0, None));
             }
             return Ok((if stream.is_released { 0 } else { id }, None));
@@ -307,6 +307,7 @@ impl Connection {
             return Ok(None);
         }
         let id = std::mem::take(&mut self.block.stream);
+        self.is_checked = false;
         let Block { bytes, is_last, .. } = &self.block;
         let (decoded, is_last) = (self.decoder.decode(bytes, &mut self.list), *is_last);
         // A long block must not keep its memory for the life of the connection.
@@ -333,12 +334,14 @@ impl Connection {
             return Err(ConnectionError::protocol("a stream of a client with an even number"));
         }
         self.last_stream = id;
-        let active = self.streams.values().filter(|stream| !stream.is_closed()).count();
         let limit = self.limits.streams as usize;
+        // Counted only if there can be as many.
+        let active = || self.streams.values().filter(|stream| !stream.is_closed()).count();
+        let is_full = self.streams.len() >= limit && active() >= limit;
         // A stream that the client has reset counts until its user releases it: otherwise a client
         // could cause any number of requests at once (CVE-2023-44487). Twice the limit admits the
         // next requests of a client that are sent before its last ones are released.
-        if self.is_closing || active >= limit || self.streams.len() >= 2 * limit {
+        if self.is_closing || is_full || self.streams.len() >= 2 * limit {
             self.refuse(id, ErrorCode::RefusedStream, now)?;
             return Ok(None);
         }
@@ -367,6 +370,7 @@ impl Connection {
         };
         self.streams.insert(id, stream);
         let is_over = self.list.is_over();
+        self.is_checked = !is_over;
         let request = Event::Request { stream: id, is_last };
         Ok(Some(if is_over { Event::TooLarge { stream: id } } else { request }))
     }
@@ -384,7 +388,6 @@ impl Connection {
             content_left: None,
             priority: Priority::default(),
             of_response: Parameters::default(),
-            wants: false,
             turn: self.turns,
         }
     }
@@ -405,7 +408,7 @@ impl Connection {
                 stream.receives = false;
                 let is_released = stream.is_released;
                 if is_released {
-                    self.streams.remove(&id);
+                    self.forget(id);
                 }
                 return Ok((!is_released).then_some(Event::Trailers { stream: id }));
             }

@@ -32,23 +32,29 @@ impl<'a> Request<'a> {
 
     /// Checks a list of fields.
     pub(crate) fn parse(list: &'a FieldList) -> Result<Self, Malformed> {
+        let request = Self::of_checked(list)?;
+        request.fields().try_for_each(|(name, value)| check_field(name, value))?;
+        request.check()?;
+        Ok(request)
+    }
+
+    /// Returns the view of a list that [`Self::parse`] has accepted, without the checks of each
+    /// field.
+    pub(crate) fn of_checked(list: &'a FieldList) -> Result<Self, Malformed> {
         let mut request = Self { list: Some(list), ..Self::default() };
         let mut is_pseudo = true;
         for (name, value) in list.iter() {
-            if let Some(name) = name.strip_prefix(b":") {
-                if !is_pseudo {
-                    return Err("a pseudo-header field after other fields");
-                }
-                request.set(name, value)?;
-            } else {
-                is_pseudo = false;
-                check_field(name, value)?;
-                if name == b"content-length" {
-                    set(&mut request.content_length, length(value)?)?;
+            match name.strip_prefix(b":") {
+                Some(_) if !is_pseudo => return Err("a pseudo-header field after other fields"),
+                Some(name) => request.set(name, value)?,
+                None => {
+                    is_pseudo = false;
+                    if name == b"content-length" {
+                        set(&mut request.content_length, length(value)?)?;
+                    }
                 }
             }
         }
-        request.check()?;
         Ok(request)
     }
 
@@ -127,7 +133,7 @@ pub(crate) fn length(value: &[u8]) -> Result<u64, Malformed> {
 
 /// RFC 9113 s8.2.
 pub(crate) fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
-    if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) {
+    if name.is_empty() || !name.iter().all(|byte| OF_NAME[usize::from(*byte)]) {
         return Err("a malformed field name");
     }
     if value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n')) || value.trim_ascii().len() < value.len() {
@@ -143,13 +149,41 @@ pub(crate) fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
 }
 
 fn is_token(text: &[u8]) -> bool {
-    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let is_token = |byte: &u8| OF_NAME[usize::from(*byte)] || byte.is_ascii_uppercase();
     !text.is_empty() && text.iter().all(is_token)
+}
+
+/// True for each byte of a field name in lower case: those of tokens (RFC 9110, section 5.6.2)
+/// without upper-case letters.
+static OF_NAME: [bool; 256] = of_name();
+
+const fn of_name() -> [bool; 256] {
+    let (mut of_name, mut byte) = ([false; 256], 0_u8);
+    while byte < 128 {
+        of_name[byte as usize] = byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        byte += 1;
+    }
+    let (others, mut at) = (b"!#$%&'*+-.^_`|~", 0);
+    while at < others.len() {
+        of_name[others[at] as usize] = true;
+        at += 1;
+    }
+    of_name
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_consist_of_the_characters_of_tokens() {
+        for byte in 0..=u8::MAX {
+            let is_token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            assert_eq!(super::is_token(&[byte]), is_token, "{byte}");
+            let is_name = is_token && !byte.is_ascii_uppercase();
+            assert_eq!(check_field(&[b'a', byte], b"").is_ok(), is_name, "{byte}");
+        }
+    }
     use crate::hpack::{Decoder, encode};
 
     fn list(fields: &[(&str, &str)]) -> FieldList {

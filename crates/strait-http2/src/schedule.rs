@@ -12,30 +12,34 @@ pub(crate) type GroupTurns = [u64; 8];
 impl Connection {
     /// Notes if the user of a stream waits for its turn to send DATA.
     pub fn want(&mut self, stream: u32, wants: bool) {
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.wants = wants;
+        if !wants {
+            self.wanting.remove(&stream);
+        } else if self.streams.contains_key(&stream) {
+            self.wanting.insert(stream);
         }
     }
 
     /// Returns the stream that is to send next, of those that want to and may.
     pub fn grant(&mut self) -> Option<u32> {
-        if self.send_window <= 0 {
+        if self.send_window <= 0 || self.wanting.is_empty() {
             return None;
         }
         let groups = self.group_turns;
-        let place = |(id, stream): (&u32, &Stream)| {
+        let place = |(id, stream): (u32, &Stream)| {
             let group = groups.get(usize::from(stream.priority.urgency)).copied().unwrap_or(0);
             let turn = if stream.priority.is_incremental { stream.turn } else { group };
-            (stream.priority.urgency, turn, *id)
+            (stream.priority.urgency, turn, id)
         };
-        let may_send = |(_, stream): &(&u32, &Stream)| {
-            let is_sending = stream.sending == Sending::Body && !stream.is_reset;
-            stream.wants && is_sending && stream.send_window > 0
+        let may_send = |(_, stream): &(u32, &Stream)| {
+            stream.sending == Sending::Body && !stream.is_reset && stream.send_window > 0
         };
-        let (_, _, id) = self.streams.iter().filter(may_send).map(place).min()?;
+        // Most streams of a connection with many do not wait for a turn.
+        let wanting = self.wanting.iter().filter_map(|id| Some((*id, self.streams.get(id)?)));
+        let (_, _, id) = wanting.filter(may_send).map(place).min()?;
+        self.wanting.remove(&id);
         self.turns += 1;
         let stream = self.streams.get_mut(&id)?;
-        (stream.turn, stream.wants) = (self.turns, false);
+        stream.turn = self.turns;
         if !stream.priority.is_incremental
             && let Some(group) = self.group_turns.get_mut(usize::from(stream.priority.urgency))
         {

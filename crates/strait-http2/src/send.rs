@@ -17,16 +17,29 @@ impl Connection {
         self.output.drain(..len.min(self.output.len()));
     }
 
-    /// Sends a head with these fields: `:status` first, names in lower case. `is_final` is false
-    /// for interim responses; trailers are sent by the second final head, with `ends`. Returns the
-    /// length of the frames; 0 if the stream is closed.
+    /// Sends a head with these fields, `:status` first. Trailers are sent by
+    /// [`Connection::end_with_trailers`]. Returns the length of the frames; 0 if the stream is
+    /// closed.
     pub fn respond<'f>(
         &mut self,
         stream: u32,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         ends: bool,
     ) -> usize {
-        self.push_head(stream, fields, ends, if ends { Sending::Done } else { Sending::Body })
+        self.push_head(stream, &[], fields, ends, if ends { Sending::Done } else { Sending::Body })
+    }
+
+    /// Like [`Connection::respond`], with a block of encoded fields before the others. It has
+    /// `:status` and no `priority`. No encoder here uses a dynamic table, so a block of
+    /// [`hpack::encode_lower`] is the same on every connection.
+    pub fn respond_known<'f>(
+        &mut self,
+        stream: u32,
+        block: &[u8],
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        ends: bool,
+    ) -> usize {
+        self.push_head(stream, block, fields, ends, if ends { Sending::Done } else { Sending::Body })
     }
 
     /// Sends an interim response. Returns the length of the frames.
@@ -35,7 +48,7 @@ impl Connection {
         stream: u32,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
     ) -> usize {
-        self.push_head(stream, fields, false, Sending::Head)
+        self.push_head(stream, &[], fields, false, Sending::Head)
     }
 
     /// Ends a message with these trailers. Returns the length of the frames.
@@ -44,12 +57,13 @@ impl Connection {
         stream: u32,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
     ) -> usize {
-        self.push_head(stream, fields, true, Sending::Done)
+        self.push_head(stream, &[], fields, true, Sending::Done)
     }
 
     pub(crate) fn push_head<'f>(
         &mut self,
         stream: u32,
+        block: &[u8],
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         ends: bool,
         next: Sending,
@@ -66,13 +80,14 @@ impl Connection {
         if !std::mem::replace(&mut self.has_encoded, true) {
             hpack::forget_table(&mut self.output);
         }
+        self.output.extend_from_slice(block);
         for (name, value) in fields {
             // RFC 9218 s8: the origin may know better than the client.
-            if is_response && name == b"priority" {
+            if is_response && name.eq_ignore_ascii_case(b"priority") {
                 state.of_response.add(value);
                 state.priority = state.of_response.over(state.priority);
             }
-            hpack::encode(name, value, &mut self.output);
+            hpack::encode_lower(name, value, &mut self.output);
         }
         self.finish_block(before, stream, ends);
         self.note_end(ends);

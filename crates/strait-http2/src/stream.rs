@@ -35,8 +35,6 @@ pub(crate) struct Stream {
     pub(crate) priority: Priority,
     /// Parameters of the response, which replace those of the client.
     pub(crate) of_response: Parameters,
-    /// True if its user waits for its turn to send.
-    pub(crate) wants: bool,
     /// Number of its last turn.
     pub(crate) turn: u64,
 }

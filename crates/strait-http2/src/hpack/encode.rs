@@ -41,6 +41,22 @@ pub fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Longest name in bytes that is converted to lower case without an allocation.
+const NAME_BYTES: usize = 64;
+
+/// Appends a field, with its name in lower case (RFC 9113, section 8.2).
+pub fn encode_lower(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    let mut room = [0; NAME_BYTES];
+    match room.get_mut(..name.len()) {
+        Some(lower) => {
+            lower.copy_from_slice(name);
+            lower.make_ascii_lowercase();
+            encode(lower, value, out);
+        }
+        None => encode(&name.to_ascii_lowercase(), value, out),
+    }
+}
+
 /// Returns the index of a static entry with that name, or 0, and true if it has the value.
 fn find(name: &[u8], value: &[u8]) -> (usize, bool) {
     if name.starts_with(b":") {

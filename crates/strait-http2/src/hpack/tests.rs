@@ -154,3 +154,14 @@ proptest! {
         let _ = Decoder::new(4096).decode(&block, &mut FieldList::new(4096, 100));
     }
 }
+
+#[test]
+fn names_are_encoded_in_lower_case() {
+    let long = format!("X-{}", "Ab".repeat(60));
+    for name in ["Content-Length", "cache-status", "X_Upper", "", &long] {
+        let (mut block, mut list) = (Vec::new(), FieldList::new(4096, 100));
+        encode_lower(name.as_bytes(), b"Value", &mut block);
+        Decoder::new(4096).decode(&block, &mut list).unwrap();
+        assert_eq!(text(&list), [format!("{}: Value", name.to_ascii_lowercase())]);
+    }
+}

@@ -4,8 +4,8 @@
 pub(in crate::cache) mod tests;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 use strait_http::cache_control::OfResponse;
@@ -25,6 +25,7 @@ use crate::cache::generation::Generation;
 use crate::cache::meta::Meta;
 use crate::config::file::CheckHits;
 use crate::io::head::{push_date, push_field, push_status_line};
+use crate::io::http2::translate::EncodedLines;
 
 /// Maximum of records of a key, variants and parts together: a request checks each of them.
 pub(crate) const RECORDS_MAX: usize = 64;
@@ -43,6 +44,8 @@ pub(crate) struct Object {
     pub(crate) status: u16,
     /// Head as it is sent, without framing and Age, up to the empty line.
     head: Arc<[u8]>,
+    /// Its lines for HTTP/2, once a response from memory has needed them.
+    encoded: OnceLock<Option<Arc<EncodedLines>>>,
     /// Offset of the fields in the head.
     fields_at: usize,
     pub(crate) times: Times,
@@ -184,6 +187,7 @@ impl Object {
             key: key.clone(),
             status,
             head: meta.head.into(),
+            encoded: OnceLock::new(),
             fields_at: meta.head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
             times: Times { age: meta.age, expired: meta.expired, ..times },
             directives,
@@ -213,6 +217,7 @@ impl Object {
             head::response(&head).ok()??;
             let form = Self {
                 head: head.into(),
+                encoded: OnceLock::new(),
                 first: range.start,
                 coding: Some(coding),
                 forms: Forms::default(),
@@ -249,6 +254,7 @@ impl Object {
         Self {
             key: self.key.clone(),
             head: self.head.clone(),
+            encoded: self.encoded.clone(),
             variant: self.variant.clone(),
             directives: self.directives.clone(),
             length,
@@ -409,6 +415,13 @@ impl Object {
         &self.head[..self.head.len() - 2]
     }
 
+    /// Returns the lines of [`Self::head_lines`] for HTTP/2; `None` if they are not kept: its body
+    /// is not in memory, or the lines are needed as text.
+    pub(crate) fn encoded_lines(&self) -> Option<&EncodedLines> {
+        let Body::Memory(..) = self.body else { return None };
+        self.encoded.get_or_init(|| EncodedLines::of(self.head_lines()).map(Arc::new)).as_deref()
+    }
+
     /// Returns its field lines as they are sent.
     pub(crate) fn field_lines(&self) -> &[u8] {
         &self.head[self.fields_at..self.head.len() - 2]
@@ -511,11 +524,12 @@ impl Object {
         *self = self.with_body(self.length, body);
     }
 
-    /// Returns the bytes of memory that it takes.
+    /// Returns the bytes of memory that it takes. Each head counts twice: its lines for HTTP/2,
+    /// which a later response may need, are shorter.
     pub(crate) fn memory_bytes(&self) -> usize {
         let body = if let Body::Memory(bytes, _) = &self.body { bytes.len() } else { 0 };
-        let coded: usize = self.coded.iter().map(|form| size_of::<Self>() + form.head.len()).sum();
-        size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body + coded
+        let coded: usize = self.coded.iter().map(|form| size_of::<Self>() + 2 * form.head.len()).sum();
+        size_of::<Self>() + self.key.len() + 2 * self.head.len() + self.variant.len() + body + coded
     }
 
     /// Returns bytes of the representation that are in memory.

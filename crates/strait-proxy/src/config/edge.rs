@@ -109,7 +109,7 @@ pub struct Site {
 }
 
 /// Paths of a site, and the target of their requests: one of `pool`, `files`,
-/// `redirect` and `respond`.
+/// `redirect` and `respond`. A file can have many, so keys that most of them lack are in boxes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Route {
@@ -131,21 +131,21 @@ pub struct Route {
     /// Directory of static files, below which the path of the request names a file.
     pub files: Option<PathBuf>,
     /// Redirection.
-    pub redirect: Option<Redirect>,
+    pub redirect: Option<Box<Redirect>>,
     /// Fixed response.
-    pub respond: Option<Respond>,
+    pub respond: Option<Box<Respond>>,
     /// Changes of the fields of requests to the pool.
-    pub request_headers: Option<Headers>,
+    pub request_headers: Option<Box<Headers>>,
     /// Changes of the fields of responses to clients.
-    pub response_headers: Option<Headers>,
+    pub response_headers: Option<Box<Headers>>,
     /// Limit of requests. Default: none.
-    pub rate: Option<Rate>,
+    pub rate: Option<Box<Rate>>,
     /// Basic authentication. Default: none.
-    pub auth: Option<Auth>,
+    pub auth: Option<Box<Auth>>,
     /// Request that asks a server if a client's request is allowed. Default: none.
-    pub auth_request: Option<AuthRequest>,
+    pub auth_request: Option<Box<AuthRequest>>,
     /// Compression of stored responses. Default: none.
-    pub compress: Option<Compress>,
+    pub compress: Option<Box<Compress>>,
 }
 
 /// Request that asks a server if a client's request is allowed.

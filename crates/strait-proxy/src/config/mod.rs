@@ -22,6 +22,7 @@ pub(crate) mod member;
 pub(crate) mod ocsp;
 pub(crate) mod password;
 pub(crate) mod path_regex;
+pub(crate) mod pieces;
 pub(crate) mod pool;
 pub(crate) mod prefixes;
 pub(crate) mod rate;

@@ -15,8 +15,9 @@ pub(crate) struct Prefixes<T> {
     /// For a path with all paths below it.
     below: HashMap<Box<[u8]>, T, RandomState>,
     root: Option<T>,
-    /// Bit for each length that a prefix has, so that few prefixes of a path are looked up.
-    lengths: [u64; PATH_BYTES_MAX / 64 + 1],
+    /// Bit for each length that a prefix has, so that few prefixes of a path are looked up. Empty
+    /// without prefixes: most of many sites have none.
+    lengths: Box<[u64]>,
     /// Length of the longest prefix.
     bytes_max: usize,
     /// Maximum of slashes in a prefix. A request's path may have more; these are not looked at.
@@ -26,8 +27,7 @@ pub(crate) struct Prefixes<T> {
 impl<T> Default for Prefixes<T> {
     fn default() -> Self {
         let (exact, below) = (HashMap::default(), HashMap::default());
-        let lengths = [0; PATH_BYTES_MAX / 64 + 1];
-        Self { exact, below, root: None, lengths, bytes_max: 0, slashes_max: 0 }
+        Self { exact, below, root: None, lengths: Box::default(), bytes_max: 0, slashes_max: 0 }
     }
 }
 
@@ -51,6 +51,9 @@ impl<T: Copy> Prefixes<T> {
         self.below.entry(path.as_bytes().into()).or_insert(value);
         self.bytes_max = self.bytes_max.max(path.len());
         self.slashes_max = self.slashes_max.max(path.matches('/').count());
+        if self.lengths.is_empty() {
+            self.lengths = vec![0; PATH_BYTES_MAX / 64 + 1].into();
+        }
         if let Some(word) = self.lengths.get_mut(path.len() / 64) {
             *word |= 1 << (path.len() % 64);
         }

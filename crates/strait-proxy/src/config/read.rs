@@ -5,6 +5,7 @@ use toml::de::{DeTable, DeValue};
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
+use crate::config::pieces;
 use crate::config::schema;
 use crate::config::settings::Settings;
 
@@ -45,6 +46,9 @@ impl Config {
     /// The text is not TOML, or has unknown keys or wrong values. The message has one line for
     /// each, with its line number in the file.
     pub fn from_toml(text: &str) -> Result<Self> {
+        if let Some(config) = pieces::config(text, pieces::PIECE_BYTES) {
+            return Ok(config);
+        }
         let table: toml::Table = toml::from_str(text).map_err(|error| not_toml(text, &error))?;
         let problems = schema::problems(&table);
         if !problems.is_empty() {

@@ -196,7 +196,7 @@ fn key_text(rules: &Rules, route: &Route) -> String {
         text.extend(["users ", &users.display().to_string(), "\n"]);
     }
     // Nor does one to a client that another server has allowed.
-    if let Some(AuthRequest { pool, path }) = &route.auth_request {
+    if let Some(AuthRequest { pool, path }) = route.auth_request.as_deref() {
         text.extend(["ask ", pool, " ", path, "\n"]);
     }
     for (name, value) in &rules.conditions.fields {

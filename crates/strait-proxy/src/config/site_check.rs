@@ -91,6 +91,8 @@ impl Table {
             );
         }
         refused(&self.problems)?;
+        self.sites.targets.shrink_to_fit();
+        self.sites.routes.shrink_to_fit();
         Ok(Sites { pools: self.pools.into_values().collect(), ..self.sites })
     }
 
@@ -316,7 +318,7 @@ impl Table {
                 pool.map(Target::Pool)
             }
             (None, None, Some(redirect), None) => match why_no_redirect(redirect) {
-                None => Some(Target::Redirect(redirect.clone())),
+                None => Some(Target::Redirect((**redirect).clone())),
                 Some(why) => {
                     self.problem(&format!("{key}.redirect"), &why);
                     None

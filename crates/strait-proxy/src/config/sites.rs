@@ -295,6 +295,7 @@ mod tests {
     use strait_http::head;
 
     use super::*;
+    use crate::config::edge;
     use crate::config::file::Config;
     use crate::config::settings::Settings;
 
@@ -322,6 +323,15 @@ mod tests {
 
     fn sites(toml: &str) -> Sites {
         Settings::new(&Config::from_toml(toml).unwrap()).unwrap().sites.unwrap()
+    }
+
+    /// A file can have ten thousand sites with a route each, so both are small: keys that most of
+    /// them lack are in boxes.
+    #[test]
+    fn site_and_route_take_little_memory() {
+        let of_file = size_of::<edge::Site>() + size_of::<edge::Route>();
+        let of_table = size_of::<SiteRoutes>() + size_of::<SiteRoute>();
+        assert!(of_file <= 512 && of_table <= 256, "{of_file} {of_table}");
     }
 
     /// Returns the name of the pool, or the reason why there is none.

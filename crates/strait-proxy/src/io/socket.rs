@@ -23,6 +23,7 @@ use crate::io::carrier::Carrier;
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::http2::origin_stream::OriginStream;
 use crate::io::http2::stream::Http2Stream;
+use crate::io::http2::translate::EncodedLines;
 use crate::io::low_water::LowWater;
 pub(crate) use crate::io::moved::Moved;
 use crate::io::pace::{Pace, Uptake};
@@ -249,6 +250,29 @@ impl Socket {
                 return Ok(());
             }
         }
+    }
+
+    /// Sends the head of a response and its body, in one system call if possible. The head begins
+    /// with `lines`, if they are given.
+    pub(crate) async fn respond(
+        &mut self,
+        head: &[u8],
+        lines: Option<&EncodedLines>,
+        body: &[u8],
+    ) -> Result<(), SocketError> {
+        if self.http2_id().is_none() {
+            return self.write_all(head, body).await;
+        }
+        let respond = |stream: &mut Carrier, context: &mut Context<'_>| match stream {
+            Carrier::Http2(stream) => {
+                stream.poll_respond(context, head, lines, body).map_err(SocketError::from)
+            }
+            Carrier::Connection(_) | Carrier::Origin(_) => Poll::Ready(Ok(0)),
+        };
+        let sent = self.send_paced(respond).await?;
+        self.count_copied(0);
+        let of_head = sent.min(head.len());
+        self.write(&head[of_head..], &body[sent - of_head..]).await
     }
 
     /// Sends `bytes` only if the socket takes them at once; returns false if it took none. If it

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use strait_http::cache_status::CacheStatus;
 use strait_http::coding::Coding;
+use strait_http::head::Version;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::{Error, Extent, Record};
 
@@ -14,6 +15,7 @@ use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::forward::{self, CHUNK_END, Form, chunk_head};
 use crate::io::framing::LAST_CHUNK;
+use crate::io::http2::translate::EncodedLines;
 use crate::io::socket::SocketError;
 use crate::observe::access::ClientSocket;
 use crate::serve::check;
@@ -35,7 +37,8 @@ pub(crate) async fn send_pinned(
     let mut head = worker.heads.take();
     let range = write_head(&mut head, worker, socket, object, selected, status, options);
     let range = if options.is_head { 0..0 } else { range };
-    let sent = send_with_head(worker, socket, &head, object, pinned, range).await;
+    let lines = known_lines(object, selected, options);
+    let sent = send_with_head(worker, socket, (&head, lines), object, pinned, range).await;
     worker.heads.give_back(head);
     sent
 }
@@ -65,7 +68,8 @@ pub(crate) async fn send_from(
     let mut head = worker.heads.take();
     let range = write_head(&mut head, worker, socket, object, selected, status, options);
     let part = bytes.get(range.start as usize..range.end as usize).ok_or(SocketError::Closed)?;
-    let sent = socket.write_all(&head, if options.is_head { &[] } else { part }).await;
+    let lines = known_lines(object, selected, options);
+    let sent = socket.respond(&head, lines, if options.is_head { &[] } else { part }).await;
     worker.heads.give_back(head);
     sent
 }
@@ -111,6 +115,17 @@ fn write_head(
     range
 }
 
+/// Returns the lines for HTTP/2 that the head of [`write_head`] begins with, if they are kept.
+fn known_lines<'o>(
+    object: &'o Object,
+    selected: &Selected,
+    options: ResponseOptions<'_>,
+) -> Option<&'o EncodedLines> {
+    // Rules change lines.
+    let is_known = options.version == Version::Http2 && options.rules.is_none();
+    if is_known && matches!(selected, Selected::Whole) { object.encoded_lines() } else { None }
+}
+
 /// Returns the framing of a whole body. RFC 9110 s8.6: a 204 has no Content-Length.
 fn whole(object: &Object, length: u64) -> Framing {
     if object.status == 204 { Framing::None } else { Framing::Length(length) }
@@ -119,7 +134,7 @@ fn whole(object: &Object, length: u64) -> Framing {
 async fn send_with_head(
     worker: &Worker,
     socket: &mut ClientSocket,
-    head: &[u8],
+    (head, lines): (&[u8], Option<&EncodedLines>),
     object: &Object,
     pinned: &Pinned,
     range: Range<u64>,
@@ -127,7 +142,7 @@ async fn send_with_head(
     match &object.body {
         Body::Memory(..) => {
             let part = object.bytes(&range).ok_or(SocketError::Closed)?;
-            socket.write_all(head, part).await
+            socket.respond(head, lines, part).await
         }
         _ if range.is_empty() => socket.write_all(head, &[]).await,
         _ => {

@@ -371,6 +371,26 @@ fn service_has_the_servers_of_its_records_by_priority_and_weight() {
 }
 
 #[test]
+fn name_of_a_service_may_be_an_alias() {
+    let (dns, server) = (DnsServer::start(), Server::at("127.0.0.2", 0));
+    let mut records = addresses("target.test", 60, &["127.0.0.2"]);
+    records.push(alias("_http._tcp.app.test", 60, "_http._tcp.other.test"));
+    records.push(alias("_http._tcp.other.test", 1, "service.test"));
+    records.push(srv("service.test", 60, (0, 0, server.port()), "target.test"));
+    dns.set(records);
+    let rig = Rig::of(&["srv://_http._tcp.app.test"], "", &dns.section());
+    assert_eq!(asked(&mut rig.client()), "127.0.0.2");
+    // The lifetime of an alias counts as well.
+    let moved = Server::at("127.0.0.3", server.port());
+    let mut records = addresses("target.test", 60, &["127.0.0.3"]);
+    records.push(alias("_http._tcp.app.test", 60, "moved.test"));
+    records.push(srv("moved.test", 60, (0, 0, moved.port()), "target.test"));
+    dns.set(records);
+    await_addresses(&rig, &["127.0.0.3"]);
+    assert_eq!(asked(&mut rig.client()), "127.0.0.3");
+}
+
+#[test]
 fn one_line_form_follows_its_name() {
     let dns = DnsServer::start();
     let [a, b] = servers(["127.0.0.2", "127.0.0.3"]);

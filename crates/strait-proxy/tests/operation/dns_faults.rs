@@ -143,3 +143,22 @@ fn loop_of_aliases_ends_without_an_address() {
     let asked = dns.asked();
     assert!(asked < 1000, "{asked}");
 }
+
+#[test]
+fn aliases_of_a_service_are_bounded() {
+    let (dns, server) = (DnsServer::start(), Server::at("127.0.0.2", 0));
+    let chain = |length: usize| {
+        let name = |at: usize| if at == 0 { "_http._tcp.app.test".to_owned() } else { format!("a{at}.test") };
+        let mut records = addresses("target.test", 1, &["127.0.0.2"]);
+        records.extend((0..length).map(|at| alias(&name(at), 1, &name(at + 1))));
+        records.push(srv(&name(length), 1, (0, 0, server.port()), "target.test"));
+        records
+    };
+    for records in [chain(9), vec![alias("_http._tcp.app.test", 1, "_http._tcp.app.test")]] {
+        dns.set(records);
+        let rig = Rig::of(&["srv://_http._tcp.app.test"], "", &dns.section());
+        assert_eq!(rig.client().get("/x").status(), 503);
+        dns.set(chain(8));
+        assert!(wait_until(LIMIT, || rig.client().get("/x").status() == 200));
+    }
+}

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lab::wait_until;
 
-use crate::http2::{DATA, END_STREAM, PING, RST_STREAM, WINDOW_UPDATE, frame};
-use crate::origin_http2_rig::{Rig, post};
+use crate::http2::{DATA, END_STREAM, HEADERS, PING, RST_STREAM, Received, WINDOW_UPDATE, frame};
+use crate::origin_http2_rig::{Peer, Rig, post};
 
 /// Returns a POST of HTTP/1.1 with a body of that length.
 fn post_1(len: usize) -> Vec<u8> {
@@ -74,6 +74,49 @@ fn complete_response_is_not_reset_before_its_end() {
             if frame.kind == PING {
                 break;
             }
+        }
+    }
+}
+
+/// The next request would reset the stream: the origin counts it as open.
+#[test]
+fn request_waits_for_the_end_of_a_complete_response() {
+    let rig = Rig::start();
+    let (mut first, mut second) = (rig.client(), rig.client());
+    first.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    // MAX_CONCURRENT_STREAMS 1.
+    let mut origin = rig.accept_with(&[(3, 1)]);
+    let fields = [(":status", "200"), ("content-length", "3"), ("cache-control", "no-store")];
+    let answer = |origin: &mut Peer, stream| {
+        origin.head(stream, &fields, 0);
+        origin.data(stream, b"abc", 0);
+    };
+    assert_eq!(origin.request().stream, 1);
+    answer(&mut origin, 1);
+    assert_eq!(first.answer().unwrap().body, b"abc");
+    second.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    origin.data(1, b"", END_STREAM);
+    let frame = until_head_or_reset(&mut origin);
+    assert_eq!((frame.kind, frame.stream), (HEADERS, 3));
+    // An end that does not come is awaited once.
+    answer(&mut origin, 3);
+    assert_eq!(second.answer().unwrap().body, b"abc");
+    for stream in [5, 7] {
+        first.send("GET /c HTTP/1.1\r\nHost: a\r\n\r\n");
+        let frame = until_head_or_reset(&mut origin);
+        assert_eq!((frame.kind, frame.stream), (RST_STREAM, stream - 2));
+        let frame = until_head_or_reset(&mut origin);
+        assert_eq!((frame.kind, frame.stream), (HEADERS, stream));
+        answer(&mut origin, stream);
+        assert_eq!(first.answer().unwrap().body, b"abc");
+    }
+}
+
+fn until_head_or_reset(origin: &mut Peer) -> Received {
+    loop {
+        let frame = origin.frame().unwrap();
+        if [HEADERS, RST_STREAM].contains(&frame.kind) {
+            return frame;
         }
     }
 }

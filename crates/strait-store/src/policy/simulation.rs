@@ -145,6 +145,7 @@ impl Simulation {
 
     fn evict(&mut self) {
         let mut stayed: Vec<Candidate<u64>> = Vec::new();
+        let mut kept_whole = 0;
         while self.window.bytes + self.main.bytes > self.capacity_bytes {
             let wanted = self.popularity.policy().area(self.window.bytes);
             let found =
@@ -162,7 +163,7 @@ impl Simulation {
             if self.is_own(file.bytes) && file.hashes.len() == 1 {
                 self.evict_own(area, candidates, &mut stayed);
             } else {
-                self.evict_segment(area, candidates);
+                self.evict_segment(area, candidates, &mut kept_whole);
             }
         }
     }
@@ -183,9 +184,17 @@ impl Simulation {
         self.queue(area).bytes -= file.bytes;
     }
 
-    fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>) {
-        let Selection { kept, dropped } =
-            self.popularity.policy().select(area, candidates, self.segment_bytes);
+    /// Evicts a segment, or moves its objects. `kept_whole` is the number of segments of main in a
+    /// row of which all objects stayed during this search for space: large objects leave so much of
+    /// a segment free that the policy can keep them all, and the search would never end.
+    fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>, kept_whole: &mut usize) {
+        let selection = self.popularity.policy().select(area, candidates, self.segment_bytes);
+        let Selection { mut kept, mut dropped } = selection;
+        *kept_whole = if area == Area::Main && dropped.is_empty() { *kept_whole + 1 } else { 0 };
+        if *kept_whole >= STAYED_MAX {
+            // The last one has the least score.
+            dropped.extend(kept.pop());
+        }
         self.totals.moved_bytes += kept.iter().map(|candidate| candidate.bytes).sum::<u64>();
         for candidate in kept {
             self.put(Area::Main, candidate);
@@ -231,5 +240,28 @@ impl Simulation {
         let is_here = self.objects.get(&hash).is_some_and(|object| object.file == file);
         let object = if is_here { self.objects.remove(&hash) } else { None }?;
         Some(Candidate { object: hash, requests: object.requests, bytes: object.bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Objects of some sizes fill so little of a segment that all of them can stay.
+    #[test]
+    fn search_for_space_ends_with_objects_of_any_size() {
+        const SEGMENT_BYTES: u64 = 10_000;
+        const CAPACITY_BYTES: u64 = 64 * SEGMENT_BYTES;
+        let hash = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for bytes in (500..=SEGMENT_BYTES / 2).step_by(50) {
+            let mut simulation = Simulation::new(CAPACITY_BYTES, SEGMENT_BYTES);
+            for round in 0..30 {
+                (0..100).for_each(|number| _ = simulation.request(hash(number), bytes));
+                let scan = 1000 * (round + 1);
+                (scan..scan + 400).for_each(|number| _ = simulation.request(hash(number), bytes));
+            }
+            let kept = simulation.window.bytes + simulation.main.bytes;
+            assert!(kept <= CAPACITY_BYTES, "{kept} bytes in objects of {bytes}");
+        }
     }
 }

@@ -51,6 +51,9 @@ pub(super) struct State {
     pub(super) begun: Option<Waker>,
     /// Wakers of requests that wait for room for their heads, before they have streams.
     pub(super) openers: Vec<Waker>,
+    /// True once the origin has not ended a complete response in time: requests wait for that no
+    /// more.
+    pub(super) ends_late: bool,
     /// True once nothing can be received or sent any more.
     pub(super) is_over: bool,
     /// Reason of its end, if the peer has violated the protocol.
@@ -92,6 +95,7 @@ impl Link {
             promised: 0,
             begun: None,
             openers: Vec::new(),
+            ends_late: false,
             is_over: false,
             violation: None,
             is_torn: false,

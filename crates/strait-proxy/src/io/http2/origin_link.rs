@@ -164,10 +164,31 @@ impl State {
         if self.is_over || self.protocol.output().len() < OUTPUT_BYTES {
             return Poll::Ready(());
         }
+        self.await_change(context);
+        Poll::Pending
+    }
+
+    /// Returns true if a request waits for the end of a stream with a complete response, which it
+    /// would reset.
+    pub(super) fn awaits_end(&mut self, context: &mut Context<'_>) -> bool {
+        let awaits = !self.is_over && !self.ends_late && self.protocol.opens_by_reset();
+        if awaits {
+            self.await_change(context);
+        }
+        awaits
+    }
+
+    /// Gives up waiting for the ends of streams, for all requests.
+    pub(super) fn end_late(&mut self) {
+        self.ends_late = true;
+        self.wake_openers();
+    }
+
+    /// Wakes the task of a request after the next frames.
+    fn await_change(&mut self, context: &mut Context<'_>) {
         if !self.openers.iter().any(|waker| waker.will_wake(context.waker())) {
             self.openers.push(context.waker().clone());
         }
-        Poll::Pending
     }
 
     /// Adds the head of a response to the received text.

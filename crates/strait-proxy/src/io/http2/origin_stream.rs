@@ -2,17 +2,24 @@
 //! which becomes frames, and reads the text of the response.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use strait_http::framing;
 use strait_http::head;
+use tokio::time::{Sleep, sleep};
 
 use crate::io::buffer::Buffer;
 use crate::io::http2::body::{OutgoingBody, Sender, invalid};
 use crate::io::http2::link::{Link, State};
 use crate::io::http2::slot::StreamFailure;
 use crate::io::moved::Moved;
+
+/// Time in which an origin ends the stream of a complete response, if another request needs it. Of
+/// a connection on which one end takes longer, streams are reset at once.
+const END_WAIT: Duration = Duration::from_secs(1);
 
 /// Stream of an HTTP/2 connection to an origin.
 #[derive(Debug)]
@@ -23,6 +30,8 @@ pub(crate) struct OriginStream {
     sink: Sink,
     /// Reason for which no stream was opened.
     unopened: StreamFailure,
+    /// Limit of the wait for another stream's end.
+    end_wait: Option<Pin<Box<Sleep>>>,
     /// True if the client of the request accepts trailers.
     pub(crate) takes_trailers: bool,
     /// Bytes of its frames.
@@ -57,7 +66,16 @@ impl OriginStream {
         let stream = Arc::new(Opened { link, id: OnceLock::new() });
         let (sink, moved) = (Sink::Head(Vec::new()), Moved::default());
         let unopened = StreamFailure::Refused;
-        Self { stream, is_encrypted, is_encrypted_here, sink, unopened, takes_trailers: false, moved }
+        Self {
+            stream,
+            is_encrypted,
+            is_encrypted_here,
+            sink,
+            unopened,
+            end_wait: None,
+            takes_trailers: false,
+            moved,
+        }
     }
 
     /// Returns another user of the stream, which sends the body of the request.
@@ -69,6 +87,7 @@ impl OriginStream {
             is_encrypted_here: self.is_encrypted_here,
             sink,
             unopened: self.unopened,
+            end_wait: None,
             takes_trailers: self.takes_trailers,
             moved: Moved::default(),
         }
@@ -162,6 +181,7 @@ impl OriginStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(state.poll_opening(context));
+        ready!(self.poll_ends(state, context));
         let Sink::Head(before) = &mut self.sink else { return Poll::Ready(Err(closed())) };
         let known = before.len();
         before.extend_from_slice(bytes);
@@ -184,6 +204,17 @@ impl OriginStream {
         let has_body = body != framing::BodyFraming::None;
         self.sink = if has_body { Sink::Body(OutgoingBody::new(body)) } else { Sink::Done };
         Poll::Ready(Ok(len.saturating_sub(known)))
+    }
+
+    /// Waits a little for the end of a stream that this request would reset.
+    fn poll_ends(&mut self, state: &mut State, context: &mut Context<'_>) -> Poll<()> {
+        if state.awaits_end(context) {
+            let wait = self.end_wait.get_or_insert_with(|| Box::pin(sleep(END_WAIT)));
+            ready!(wait.as_mut().poll(context));
+            state.end_late();
+        }
+        self.end_wait = None;
+        Poll::Ready(())
     }
 }
 

@@ -3,18 +3,19 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::iter::once;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
 use strait_http::framing::{self, BodyFraming};
-use strait_http::head;
+use strait_http::head::{self, Response};
 
 use crate::io::buffer::Buffer;
 use crate::io::framing::Framed;
 use crate::io::http2::body::{OutgoingBody, Sender, invalid};
 use crate::io::http2::gather::Part;
 use crate::io::http2::link::{Link, State};
-use crate::io::http2::translate::{Fields, Method};
+use crate::io::http2::translate::{EncodedLines, Method, allowed};
 use crate::io::moved::Moved;
 
 /// Stream of an HTTP/2 connection.
@@ -165,7 +166,51 @@ impl Http2Stream {
             ready!(state.poll_room(self.id, context))?;
         }
         match std::mem::replace(&mut self.sink, Sink::Done) {
-            Sink::Head(before) => Poll::Ready(self.write_head(state, before, bytes)),
+            Sink::Head(before) => Poll::Ready(self.write_head(state, before, bytes, None)),
+            sink => {
+                self.sink = sink;
+                self.poll_body(state, context, bytes)
+            }
+        }
+    }
+
+    /// Takes the head of a response, and of its body as much as there is room for. The head begins
+    /// with `lines`, if they are given.
+    pub(crate) fn poll_respond(
+        &mut self,
+        context: &mut Context<'_>,
+        head: &[u8],
+        lines: Option<&EncodedLines>,
+        body: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let link = self.link.clone();
+        let state = &mut *link.state();
+        ready!(state.poll_room(self.id, context))?;
+        let before = match std::mem::replace(&mut self.sink, Sink::Done) {
+            Sink::Head(before) => before,
+            other => {
+                self.sink = other;
+                return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+            }
+        };
+        let taken = self.write_head(state, before, head, lines)?;
+        if taken < head.len() || body.is_empty() {
+            return Poll::Ready(Ok(taken));
+        }
+        Poll::Ready(match self.poll_body(state, context, body) {
+            Poll::Ready(of_body) => of_body.map(|of_body| taken + of_body),
+            Poll::Pending => Ok(taken),
+        })
+    }
+
+    /// Takes some bytes after the head.
+    fn poll_body(
+        &mut self,
+        state: &mut State,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match std::mem::replace(&mut self.sink, Sink::Done) {
             Sink::Body(mut body) => {
                 let taken = body.poll_take(state, context, &mut self.sender(), bytes);
                 if !body.is_over() {
@@ -178,7 +223,7 @@ impl Http2Stream {
                 self.sender().poll_data(state, context, bytes, false)
             }
             // The proxy writes no more than its head has announced.
-            Sink::TunnelEnd | Sink::Done => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Sink::Head(_) | Sink::TunnelEnd | Sink::Done => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
         }
     }
 
@@ -243,9 +288,22 @@ impl Http2Stream {
         Sender { id: self.id, is_encrypted_here: self.is_encrypted_here, moved: &mut self.moved }
     }
 
-    /// Takes bytes of a head, and sends it once it is complete.
-    fn write_head(&mut self, state: &mut State, mut before: Vec<u8>, bytes: &[u8]) -> io::Result<usize> {
+    /// Takes bytes of a head, and sends it once it is complete. A whole head begins with `lines`,
+    /// if they are given.
+    fn write_head(
+        &mut self,
+        state: &mut State,
+        mut before: Vec<u8>,
+        bytes: &[u8],
+        lines: Option<&EncodedLines>,
+    ) -> io::Result<usize> {
         let known = before.len();
+        // The head of a tunnel has another status.
+        let lines = lines.filter(|_| known == 0 && !self.method.is_tunnel());
+        if let Some((lines, (rest, len))) = lines.and_then(|lines| Some((lines, lines.rest(bytes)?))) {
+            self.send_head(state, &rest, Some(lines))?;
+            return Ok(len);
+        }
         // Most heads are written as a whole.
         let text = if known == 0 {
             bytes
@@ -257,7 +315,18 @@ impl Http2Stream {
             self.sink = Sink::Head(text.to_vec());
             return Ok(bytes.len());
         };
-        let body = framing::of_response(&response, self.method.name()).map_err(invalid)?;
+        self.send_head(state, &response, None)?;
+        Ok(len.saturating_sub(known))
+    }
+
+    /// Sends a head; `lines` are fields before those of `response`, with its status.
+    fn send_head(
+        &mut self,
+        state: &mut State,
+        response: &Response<'_>,
+        lines: Option<&EncodedLines>,
+    ) -> io::Result<()> {
+        let body = framing::of_response(response, self.method.name()).map_err(invalid)?;
         let is_interim = response.status < 200 && body != BodyFraming::Tunnel;
         let (status, sink) = match body {
             _ if is_interim => (response.status, Sink::Head(Vec::new())),
@@ -267,16 +336,19 @@ impl Http2Stream {
             body => (response.status, Sink::Body(OutgoingBody::new(body))),
         };
         let ends = matches!(sink, Sink::Done);
-        let fields = Fields::of(&response, status);
-        let sent = if is_interim {
-            state.protocol.respond_interim(self.id, fields.iter())
-        } else {
-            state.protocol.respond(self.id, fields.iter(), ends)
+        let mut digits = itoa::Buffer::new();
+        let status = (&b":status"[..], digits.format(status).as_bytes());
+        let fields = allowed(&response.fields);
+        let protocol = &mut state.protocol;
+        let sent = match lines {
+            Some(lines) => protocol.respond_known(self.id, lines.block(), fields, ends),
+            None if is_interim => protocol.respond_interim(self.id, once(status).chain(fields)),
+            None => protocol.respond(self.id, once(status).chain(fields), ends),
         };
         self.sink = sink;
         self.moved.add(0, sent, self.is_encrypted_here);
         state.wake_driver();
-        Ok(len.saturating_sub(known))
+        Ok(())
     }
 }
 

@@ -3,8 +3,10 @@
 use std::hash::BuildHasher as _;
 use std::hash::RandomState;
 
-use strait_http::head::Response;
+use strait_http::fields;
+use strait_http::head::{self, Response, Version};
 use strait_http2::Request;
+use strait_http2::hpack::encode_lower;
 
 use crate::io::head::push_field;
 
@@ -149,18 +151,57 @@ pub(super) struct Fields {
     fields: Vec<(usize, usize)>,
 }
 
-impl Fields {
-    /// Fields of a response with that status.
-    pub(super) fn of(response: &Response<'_>, status: u16) -> Self {
-        let count = response.fields.iter().count();
-        let mut fields = Self { text: Vec::with_capacity(HEAD_BYTES), fields: Vec::with_capacity(count + 1) };
-        fields.push(":status", itoa::Buffer::new().format(status).as_bytes());
-        for field in response.fields.iter().filter(|field| !is_of_connection(field.name)) {
-            fields.push(field.name, field.value);
+/// Returns the fields of a head that HTTP/2 allows, with their names as written.
+pub(super) fn allowed<'f>(fields: &'f fields::Fields<'_>) -> impl Iterator<Item = (&'f [u8], &'f [u8])> {
+    let allowed = fields.iter().filter(|field| !is_of_connection(field.name));
+    allowed.map(|field| (field.name.as_bytes(), field.value))
+}
+
+/// Status line and first field lines of a head, encoded for HTTP/2. Many responses begin with them.
+#[derive(Debug)]
+pub(crate) struct EncodedLines {
+    status: u16,
+    text_len: usize,
+    block: Box<[u8]>,
+}
+
+impl EncodedLines {
+    /// Encodes lines of a head that the proxy sends. Returns `None` if a response needs them as
+    /// text: they have an interim status, or a field for framing, for the connection or with the
+    /// priority of the response.
+    pub(crate) fn of(lines: &[u8]) -> Option<Self> {
+        let head = [lines, b"\r\n"].concat();
+        let (response, len) = head::own_response(&head).ok()??;
+        let is_text =
+            |name: &str| is_of_connection(name) || AS_TEXT.iter().any(|own| name.eq_ignore_ascii_case(own));
+        let needs_text = response.fields.iter().any(|field| is_text(field.name));
+        if len != head.len() || response.status < 200 || needs_text {
+            return None;
         }
-        fields
+        let mut block = Vec::new();
+        encode_lower(b":status", itoa::Buffer::new().format(response.status).as_bytes(), &mut block);
+        allowed(&response.fields).for_each(|(name, value)| encode_lower(name, value, &mut block));
+        Some(Self { status: response.status, text_len: lines.len(), block: block.into() })
     }
 
+    /// Returns the encoded fields.
+    pub(super) fn block(&self) -> &[u8] {
+        &self.block
+    }
+
+    /// Returns the response that begins with these lines, with its other fields alone, and the
+    /// length of its head; `None` if that is not a whole head.
+    pub(super) fn rest<'b>(&self, text: &'b [u8]) -> Option<(Response<'b>, usize)> {
+        let (fields, len) = head::own_fields(text.get(self.text_len..)?).ok()??;
+        let response = Response { status: self.status, version: Version::Http11, fields };
+        Some((response, self.text_len + len))
+    }
+}
+
+/// Fields that decide on the framing or the priority of a response.
+const AS_TEXT: [&str; 2] = ["content-length", "priority"];
+
+impl Fields {
     /// Fields of trailers: lines without the empty one.
     pub(super) fn of_trailers(lines: &[u8]) -> Self {
         let mut fields = Self::default();
@@ -195,8 +236,7 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
-    use strait_http::head;
-    use strait_http2::hpack::encode;
+    use strait_http2::hpack::{Decoder, FieldList, encode};
     use strait_http2::{Connection, Event, Limits, PREFACE};
 
     use super::*;
@@ -252,14 +292,77 @@ mod tests {
         assert!(!is_chunked);
     }
 
+    /// Returns the status and the fields of a head as a client gets them.
+    fn received(lines: Option<&EncodedLines>, text: &[u8]) -> Vec<(String, String)> {
+        let mut block = lines.map_or_else(Vec::new, |lines| lines.block().to_vec());
+        let (response, len) = match lines {
+            Some(lines) => lines.rest(text).unwrap(),
+            None => head::own_response(text).unwrap().unwrap(),
+        };
+        assert_eq!(len, text.len());
+        if lines.is_none() {
+            encode_lower(b":status", response.status.to_string().as_bytes(), &mut block);
+        }
+        allowed(&response.fields).for_each(|(name, value)| encode_lower(name, value, &mut block));
+        let mut list = FieldList::new(1 << 16, 100);
+        Decoder::new(4096).decode(&block, &mut list).unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        list.iter().map(|(name, value)| (text(name), text(value))).collect()
+    }
+
+    #[test]
+    fn encoded_lines_give_the_same_head_as_their_text() {
+        let lines =
+            "HTTP/1.1 404 Not Found\r\nDate: x\r\nX-Long-Name: a b\r\nEmpty:\r\nVia: 1.1 a\r\nVia: 1.1 b\r\n";
+        let rest =
+            "Age: 3\r\nContent-Length: 5\r\nCache-Status: strait; hit; ttl=4\r\nConnection: close\r\n\r\n";
+        let encoded = EncodedLines::of(lines.as_bytes()).unwrap();
+        for rest in [rest, "\r\n", "Vary: a\r\n\r\n"] {
+            let text = [lines, rest].concat();
+            let all = received(Some(&encoded), text.as_bytes());
+            assert_eq!(all, received(None, text.as_bytes()));
+            assert!(all.iter().all(|(name, _)| name.bytes().all(|byte| !byte.is_ascii_uppercase())));
+        }
+        assert!(encoded.block.len() < lines.len());
+    }
+
+    /// A value that ends its line, and a head that is cut off, are never taken for a whole one.
+    #[test]
+    fn rest_of_a_head_is_checked() {
+        let lines = b"HTTP/1.1 200 OK\r\nA: b\r\n";
+        let encoded = EncodedLines::of(lines).unwrap();
+        for rest in
+            ["", "\r", "Age: 1\r\n", "Age: 1\n\r\n", "Age: 1\r\n\n", "Age: a\0\r\n\r\n", "A b: 1\r\n\r\n"]
+        {
+            assert!(encoded.rest(&[lines, rest.as_bytes()].concat()).is_none(), "{rest:?}");
+        }
+        let many = format!("{}\r\n", "A: b\r\n".repeat(17));
+        assert!(encoded.rest(&[lines, many.as_bytes()].concat()).is_none());
+    }
+
+    #[test]
+    fn lines_that_decide_on_a_response_stay_text() {
+        for lines in [
+            "HTTP/1.1 103 Early Hints\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n",
+            "HTTP/1.1 200 OK\r\nCONNECTION: close\r\n",
+            "HTTP/1.1 200 OK\r\nPriority: u=0\r\n",
+            "HTTP/1.1 200 OK\nA: b\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n\r\nB: c\r\n",
+            "HTTP/1.1 200 OK",
+        ] {
+            assert!(EncodedLines::of(lines.as_bytes()).is_none(), "{lines}");
+        }
+    }
+
     #[test]
     fn responses_lose_fields_of_the_connection() {
         let bytes =
             b"HTTP/1.1 200 OK\r\nAge: 1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\nX-A: B\r\n\r\n";
         let (response, _) = head::response(bytes).unwrap().unwrap();
-        let fields = Fields::of(&response, 200);
-        let all: Vec<_> = fields.iter().collect();
-        assert_eq!(all, [(&b":status"[..], &b"200"[..]), (b"age", b"1"), (b"x-a", b"B")]);
+        let all: Vec<_> = allowed(&response.fields).collect();
+        assert_eq!(all, [(&b"Age"[..], &b"1"[..]), (b"X-A", b"B")]);
         let trailers = Fields::of_trailers(b"Grpc-Status: 0\r\nA:b\r\n");
         assert_eq!(trailers.iter().collect::<Vec<_>>(), [(&b"grpc-status"[..], &b"0"[..]), (b"a", b"b")]);
     }

@@ -45,6 +45,9 @@ const ADDRESSES_MAX: usize = SERVERS_MAX;
 /// Maximum of the targets of SRV records.
 pub(crate) const TARGETS_MAX: usize = 64;
 
+/// Maximum of aliases (CNAME) from the name of a service to its SRV records.
+const ALIASES_MAX: usize = 8;
+
 /// Resolver of one thread.
 #[derive(Debug)]
 pub(crate) struct Resolver {
@@ -254,8 +257,26 @@ impl System {
         }
     }
 
-    async fn services(&self, name: Name) -> Result<Answer<Srv>> {
-        let found = self.lookup(name, RecordType::SRV).await?;
+    /// Returns the SRV records of a name, or of the name that it is an alias of.
+    async fn services(&self, mut name: Name) -> Result<Answer<Srv>> {
+        let mut ttl = Duration::MAX;
+        for _ in 0..=ALIASES_MAX {
+            let none = match self.services_of(name.clone()).await {
+                Ok(answer) => return Ok(Answer { ttl: answer.ttl.min(ttl), ..answer }),
+                Err(none @ LookupError::None { .. }) => none,
+                Err(failed) => return Err(failed),
+            };
+            // The resolver takes the target of an SRV record behind an alias for another alias, and
+            // drops the record.
+            let Ok(alias) = self.lookup(name.clone(), RecordType::CNAME).await else { return Err(none) };
+            ttl = ttl.min(ttl_of(&alias));
+            name = alias.answers().iter().find_map(|answer| target_of(&answer.data)).ok_or(none)?;
+        }
+        Err(failed(&"the name is an alias of an alias, and so on: more than 8"))
+    }
+
+    async fn services_of(&self, name: Name) -> Result<Answer<Srv>> {
+        let found = self.lookup(name.clone(), RecordType::SRV).await?;
         let record = |data: &RData| match data {
             // A target "." means that there is no such service (RFC 2782).
             RData::SRV(srv) if !srv.target.is_root() => Some(Srv {
@@ -266,7 +287,8 @@ impl System {
             }),
             _ => None,
         };
-        let records: Vec<_> = found.answers().iter().filter_map(|answer| record(&answer.data)).collect();
+        let own = found.answers().iter().filter(|answer| answer.name == name);
+        let records: Vec<_> = own.filter_map(|answer| record(&answer.data)).collect();
         let ttl = ttl_of(&found);
         if records.is_empty() {
             Err(LookupError::None { ttl })
@@ -289,6 +311,14 @@ impl System {
         })?;
         let has_kind = found.answers().iter().any(|answer| answer.record_type() == kind);
         if has_kind { Ok(found) } else { Err(LookupError::None { ttl: NONE_FOR.0 }) }
+    }
+}
+
+/// Returns the name that an alias stands for.
+fn target_of(data: &RData) -> Option<Name> {
+    match data {
+        RData::CNAME(target) => Some(target.0.clone()),
+        _ => None,
     }
 }
 
