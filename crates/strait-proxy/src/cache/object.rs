@@ -524,12 +524,12 @@ impl Object {
         *self = self.with_body(self.length, body);
     }
 
-    /// Returns the bytes of memory that it takes. Each head counts twice: its lines for HTTP/2,
-    /// which a later response may need, are shorter.
+    /// Returns the bytes of memory that it takes. The head of a body in memory counts twice: its
+    /// lines for HTTP/2, which a later response may need, are shorter.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let body = if let Body::Memory(bytes, _) = &self.body { bytes.len() } else { 0 };
-        let coded: usize = self.coded.iter().map(|form| size_of::<Self>() + 2 * form.head.len()).sum();
-        size_of::<Self>() + self.key.len() + 2 * self.head.len() + self.variant.len() + body + coded
+        let (body, heads) = if let Body::Memory(bytes, _) = &self.body { (bytes.len(), 2) } else { (0, 1) };
+        let coded: usize = self.coded.iter().map(|form| size_of::<Self>() + heads * form.head.len()).sum();
+        size_of::<Self>() + self.key.len() + heads * self.head.len() + self.variant.len() + body + coded
     }
 
     /// Returns bytes of the representation that are in memory.

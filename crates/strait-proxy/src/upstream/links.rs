@@ -72,7 +72,8 @@ impl Links {
             }
             !open.link.is_leaving()
         });
-        let found = links.iter().find(|open| open.link.can_open());
+        let free = |open: &&Open| open.link.can_open() && !open.link.opens_by_reset();
+        let found = links.iter().find(free).or_else(|| links.iter().find(|open| open.link.can_open()));
         found.map(|open| (open.link.clone(), open.address))
     }
 

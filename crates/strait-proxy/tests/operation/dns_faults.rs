@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use hickory_resolver::proto::rr::RecordType;
 use lab::wait_until;
 
 use crate::dns::await_addresses;
@@ -77,11 +78,26 @@ fn family_that_is_not_answered_keeps_its_addresses() {
     let rig = Rig::of(&[&format!("app.test:{}", server.port())], "", &dns.section());
     let expected: &[&str] = if has_v6() { &["127.0.0.2", "::1"] } else { &["127.0.0.2"] };
     await_addresses(&rig, expected);
-    dns.become_fault(Fault::FailsForV6);
+    dns.become_fault(Fault::FailsFor(RecordType::AAAA));
     dns.set(addresses("app.test", 1, &["127.0.0.2", "127.0.0.3"]));
     let expected: &[&str] =
         if has_v6() { &["127.0.0.2", "127.0.0.3", "::1"] } else { &["127.0.0.2", "127.0.0.3"] };
     await_addresses(&rig, expected);
+}
+
+#[test]
+fn service_whose_alias_is_not_answered_keeps_its_servers() {
+    let (dns, server) = (DnsServer::start(), Server::at("127.0.0.2", 0));
+    let mut records = addresses("target.test", 1, &["127.0.0.2"]);
+    records.push(alias("_http._tcp.app.test", 1, "service.test"));
+    records.push(srv("service.test", 1, (0, 0, server.port()), "target.test"));
+    dns.set(records);
+    let rig = Rig::of(&["srv://_http._tcp.app.test"], "", &dns.section());
+    await_addresses(&rig, &["127.0.0.2"]);
+    dns.become_fault(Fault::FailsFor(RecordType::CNAME));
+    assert!(wait_until(LIMIT, || failures(&rig) > 1));
+    await_addresses(&rig, &["127.0.0.2"]);
+    assert_eq!(rig.client().get("/x").status(), 200);
 }
 
 fn has_v6() -> bool {

@@ -19,8 +19,8 @@ pub(crate) enum Fault {
     Silent,
     /// It has failed (SERVFAIL).
     Fails,
-    /// Queries for AAAA fail.
-    FailsForV6,
+    /// Queries for this type fail.
+    FailsFor(RecordType),
     /// Its responses have another id.
     WrongId,
     /// Its responses are for another name.
@@ -131,7 +131,7 @@ impl State {
             Fault::Silent => return None,
             Fault::Garbage => return Some(b"what?".to_vec()),
             Fault::Fails => response.metadata.response_code = ResponseCode::ServFail,
-            Fault::FailsForV6 if asked.query_type() == RecordType::AAAA => {
+            Fault::FailsFor(kind) if asked.query_type() == kind => {
                 response.metadata.response_code = ResponseCode::ServFail;
             }
             Fault::Truncates if !is_tcp => response.metadata.truncation = true,

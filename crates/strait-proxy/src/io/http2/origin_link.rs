@@ -56,6 +56,12 @@ impl Link {
             && state.protocol.output().len() < OUTPUT_BYTES
     }
 
+    /// Returns true if the next request waits for the end of a complete response, or resets its
+    /// stream.
+    pub(crate) fn opens_by_reset(&self) -> bool {
+        self.state().protocol.opens_by_reset()
+    }
+
     /// Waits for the SETTINGS of the origin, which bound the requests.
     ///
     /// # Errors
@@ -171,7 +177,8 @@ impl State {
     /// Returns true if a request waits for the end of a stream with a complete response, which it
     /// would reset.
     pub(super) fn awaits_end(&mut self, context: &mut Context<'_>) -> bool {
-        let awaits = !self.is_over && !self.ends_late && self.protocol.opens_by_reset();
+        let can_wait = !self.is_over && !self.ends_late && self.protocol.can_open();
+        let awaits = can_wait && self.protocol.opens_by_reset();
         if awaits {
             self.await_change(context);
         }

@@ -261,16 +261,20 @@ impl System {
     async fn services(&self, mut name: Name) -> Result<Answer<Srv>> {
         let mut ttl = Duration::MAX;
         for _ in 0..=ALIASES_MAX {
-            let none = match self.services_of(name.clone()).await {
+            let error = match self.services_of(name.clone()).await {
                 Ok(answer) => return Ok(Answer { ttl: answer.ttl.min(ttl), ..answer }),
-                Err(none @ LookupError::None { .. }) => none,
+                Err(error) => error,
+            };
+            // The resolver takes the target of an SRV record behind an alias for another alias: it
+            // drops the record, or fails to look up the records of that target.
+            let alias = match self.lookup(name.clone(), RecordType::CNAME).await {
+                Ok(alias) => alias,
+                Err(LookupError::None { .. }) => return Err(error),
                 Err(failed) => return Err(failed),
             };
-            // The resolver takes the target of an SRV record behind an alias for another alias, and
-            // drops the record.
-            let Ok(alias) = self.lookup(name.clone(), RecordType::CNAME).await else { return Err(none) };
             ttl = ttl.min(ttl_of(&alias));
-            name = alias.answers().iter().find_map(|answer| target_of(&answer.data)).ok_or(none)?;
+            let own = alias.answers().iter().filter(|answer| answer.name == name);
+            name = own.filter_map(|answer| target_of(&answer.data)).next().ok_or(error)?;
         }
         Err(failed(&"the name is an alias of an alias, and so on: more than 8"))
     }
