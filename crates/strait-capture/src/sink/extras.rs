@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::options::SinkOptions;
 use super::{FLUSH_BYTES, FileSink, SinkError};
-use crate::extra::ExtraBlock;
+use crate::extra::{ExtraBlock, ExtraKind};
 use strait_pcapng::Format;
 
 /// Maximum bytes of the blocks at the start of each later file.
@@ -116,18 +116,33 @@ impl FileSink {
     /// once: [`Summary::lost_blocks`](super::Summary::lost_blocks) counts them.
     ///
     /// # Errors
-    /// As for [`FileSink::flush`].
+    /// As for [`FileSink::flush`]; the mode of the file cannot be changed.
     pub fn add_block(&mut self, block: ExtraBlock) -> Result<(), SinkError> {
         let bytes = block.bytes();
         if !self.extras.has_room(bytes.len()) || self.failure.is_some() {
             self.summary.lost_blocks += 1;
             return Ok(());
         }
+        if block.kind() == ExtraKind::Secrets && !self.options.is_private {
+            self.make_private()?;
+        }
         let mut waiting = std::mem::take(&mut self.extras.waiting);
         waiting.extend_from_slice(bytes);
         self.extras.set_waiting(waiting);
         self.summary.unrepeated_blocks += self.extras.keep(block);
         if self.extras.waiting.len() < FLUSH_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    /// Removes the permissions of other users from the current file and all later ones.
+    fn make_private(&mut self) -> Result<(), SinkError> {
+        self.settle()?;
+        self.options.is_private = true;
+        let Some(output) = &self.output else { return Ok(()) };
+        output.make_private().map_err(|cause| {
+            let error = SinkError::create(output.present_name(), cause);
+            self.failure = Some(error.clone());
+            error
+        })
     }
 
     /// Moves the waiting blocks to the buffer, before its packets. An index has their offsets

@@ -33,12 +33,12 @@ pub use options::{COMMENTS_MAX, RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface,
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 pub use summary::{Renamed, Summary};
 
-use crate::compression::Compression;
 use crate::frame::Frame;
 use blocks::Blocks;
 use compressor::Compressor;
 use extras::{Extras, Placing};
 use indexing::Indexing;
+use options::Form;
 use output::{Complete, CompleteFile, Output};
 use series::{Series, boundary_after};
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
@@ -142,7 +142,7 @@ impl FileSink {
         let mut series = Series::new(&options)?;
         let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
         let blocks = Blocks::begin(&mut buffer, &options)?;
-        let output = Output::create(&series.target(options.start_ns)?, &buffer, options.compression)?;
+        let output = Output::create(&series.target(options.start_ns)?, &buffer, options.form())?;
         if index.is_some() && !output.is_renamed() {
             return Err(SinkError::Usage("an index needs the name of a file".into()));
         }
@@ -426,7 +426,7 @@ impl FileSink {
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
         self.extras.repeat(&mut self.buffer);
         let target = self.series.target(opened_ns);
-        let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.compression));
+        let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.form()));
         if let Some(index) = &mut self.index {
             index.start(&self.buffer);
         }
@@ -526,17 +526,13 @@ impl Drop for FileSink {
 /// Opens the next file of a rotation. In a directory such as /tmp another user can predict its name
 /// and create the name or its `.part`; the file then gets another name. Returns the refused name,
 /// too.
-fn open_next(
-    target: &Target,
-    header: &[u8],
-    compression: Option<Compression>,
-) -> Result<(Output, Option<PathBuf>), SinkError> {
-    let refusal = match Output::create(target, header, compression) {
+fn open_next(target: &Target, header: &[u8], form: Form) -> Result<(Output, Option<PathBuf>), SinkError> {
+    let refusal = match Output::create(target, header, form) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
         opened => return Ok((opened?, None)),
     };
     for _ in 0..OTHER_NAMES_MAX {
-        if let Ok(output) = Output::create(&Series::random_instead_of(target), header, compression) {
+        if let Ok(output) = Output::create(&Series::random_instead_of(target), header, form) {
             let taken = match target {
                 Target::Path(path) => Some(path.clone()),
                 Target::Stdout => None,

@@ -41,6 +41,14 @@ impl Target {
     }
 }
 
+/// Form of a file on disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Form {
+    pub(super) compression: Option<Compression>,
+    /// True if only its owner may read it.
+    pub(super) is_private: bool,
+}
+
 /// Interface of captured frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SinkInterface {
@@ -90,6 +98,10 @@ pub struct SinkOptions {
     pub comments: Vec<String>,
     /// True to write the receive queue with each pcapng packet, which takes eight bytes.
     pub queues: bool,
+    /// True to create the files with mode 0600, less the umask: they will hold secrets. Without it
+    /// they get this mode before their first block of secrets. Standard output, a device or a FIFO
+    /// keeps its mode.
+    pub is_private: bool,
 }
 
 impl SinkOptions {
@@ -113,7 +125,13 @@ impl SinkOptions {
             application: concat!("strait ", env!("CARGO_PKG_VERSION")).to_owned(),
             comments: Vec::new(),
             queues: false,
+            is_private: false,
         }
+    }
+
+    /// Returns the form of the files.
+    pub(super) fn form(&self) -> Form {
+        Form { compression: self.compression, is_private: self.is_private }
     }
 
     /// Returns true if there may be more than one file.

@@ -247,6 +247,7 @@ impl Args {
             ring_files: self.ring_files(),
             files_max: self.files_limit().map(|(files, _)| files.into()),
             comments: self.comment.clone(),
+            is_private: self.keylog.is_some(),
             ..options(Target::parse(file), &source)
         };
         let settings = Settings { prompt: self.packet_buffered, index: self.index };

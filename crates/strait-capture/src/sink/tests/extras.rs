@@ -1,6 +1,7 @@
 //! Blocks that belong to no packet: their places in the files, and the limits.
 
-use std::fs::File;
+use std::fs::{File, Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::{START_NS, directory, listing, numbers, options, write};
@@ -178,4 +179,57 @@ fn index_has_the_packets_around_blocks() {
     let name = path.to_str().expect("UTF-8");
     let built = crate::index::build(name, |packet| packet.bytes.first().map(|&byte| byte.into()));
     assert_eq!(crate::index::Index::parse(built.expect("an index")), Ok(index));
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().expect("a file").permissions().mode() & 0o777
+}
+
+#[test]
+fn files_with_secrets_are_readable_by_their_user_only() {
+    for name in ["out.pcapng", "out.pcapng.zst"] {
+        let directory = directory();
+        let path = directory.path().join(name);
+        let rotate_bytes = Some(8192);
+        let mut sink = FileSink::create(SinkOptions { rotate_bytes, ..options(&path) }).expect("a sink");
+        sink.start().expect("a thread");
+        let part = directory.path().join(&listing(directory.path())[0]);
+        // The umask of the test may be that of a private file.
+        set_permissions(&part, Permissions::from_mode(0o644)).expect("an own file");
+        let name = ExtraBlock::names([([192, 0, 2, 1].into(), "host")]);
+        sink.add_block(name).expect("room");
+        sink.flush().expect("room");
+        assert_eq!(mode(&part), 0o644, "names are no secrets");
+        sink.add_block(block(1, 100)).expect("room");
+        assert_eq!(mode(&part), 0o600, "before the secrets are written");
+        for number in 0..20_000 {
+            write(&mut sink, number, 500).expect("room");
+            if number > 100 && listing(directory.path()).len() > 2 {
+                break;
+            }
+        }
+        sink.close(&[]).expect("complete files");
+        let names = listing(directory.path());
+        assert!(names.len() > 1, "{names:?}");
+        for name in names {
+            assert_eq!(mode(&directory.path().join(&name)), 0o600, "{name}");
+        }
+    }
+}
+
+#[test]
+fn private_file_has_its_mode_before_the_first_byte() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let is_private = true;
+    let part = super::part_of(&path);
+    // The empty file of a capture that was killed.
+    File::create(&part).and_then(|file| file.set_permissions(Permissions::from_mode(0o666))).expect("a file");
+    let sink = FileSink::create(SinkOptions { is_private, ..options(&path) }).expect("a sink");
+    assert_eq!(mode(&part), 0o600);
+    sink.close(&[]).expect("a complete file");
+    let second = directory.path().join("second.pcapng");
+    let sink = FileSink::create(SinkOptions { is_private, ..options(&second) }).expect("a sink");
+    sink.close(&[]).expect("a complete file");
+    assert_eq!((mode(&path), mode(&second)), (0o600, 0o600));
 }
