@@ -16,6 +16,9 @@ const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Maximum share of a block in a file of limited size.
 const BLOCK_SHARE: u64 = 16;
 
+/// Lines may have this many times the bytes of names: a file holds fewer names than secrets.
+const NAMES_DIVISOR: usize = 4;
+
 /// Sources of the blocks.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
@@ -81,7 +84,7 @@ impl Extras {
             }
         }
         if let Some((names, _)) = &mut self.names {
-            while let Some(block) = names.take_block() {
+            while let Some(block) = names.take_block(self.block_bytes_max / NAMES_DIVISOR) {
                 sink.add_block(block)?;
             }
         }
@@ -138,8 +141,8 @@ impl Extras {
         if summary.unrepeated_blocks > 0 {
             let blocks = summary.unrepeated_blocks;
             print_stderr(format_args!(
-                "strait: note: oldest blocks of secrets or names that the last files do not start with: {blocks}; they are \
-                 longer than half a file\n"
+                "strait: note: oldest blocks of secrets or names that the last files do not start with: {blocks}; secrets are \
+                 limited to half a file, names to a sixteenth\n"
             ));
         }
     }

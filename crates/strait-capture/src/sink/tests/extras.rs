@@ -233,3 +233,50 @@ fn private_file_has_its_mode_before_the_first_byte() {
     sink.close(&[]).expect("a complete file");
     assert_eq!((mode(&path), mode(&second)), (0o600, 0o600));
 }
+
+#[test]
+fn names_evict_no_secrets() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let rotate_bytes = Some(20_000);
+    let mut sink = FileSink::create(SinkOptions { rotate_bytes, ..options(&path) }).expect("a sink");
+    let host = "h".repeat(250);
+    sink.add_block(block(7, 300)).expect("room");
+    for number in 0..500_u64 {
+        let name = ExtraBlock::names([([10, 0, (number >> 8) as u8, number as u8].into(), &*host)]);
+        sink.add_block(name).expect("room");
+        write(&mut sink, number, 100).expect("room");
+    }
+    let summary = sink.close(&[]).expect("complete files");
+    assert!(summary.unrepeated_blocks > 300, "{summary:?}");
+    let names = listing(directory.path());
+    assert!(names.len() > 5, "{names:?}");
+    for name in names {
+        let path = directory.path().join(&name);
+        let length = path.metadata().expect("a file").len();
+        assert!(length <= 20_000, "{name} has {length} bytes");
+        let blocks = blocks(&path);
+        assert_eq!(blocks.iter().filter(|found| **found == block(7, 300)).count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn block_that_waits_is_never_evicted() {
+    // A block of nearly half a file, alone and after another one.
+    for (first, second) in [(2010, 20), (1500, 500)] {
+        let directory = directory();
+        let path = directory.path().join("out.pcapng");
+        let rotate_bytes = Some(4096);
+        let mut sink = FileSink::create(SinkOptions { rotate_bytes, ..options(&path) }).expect("a sink");
+        write(&mut sink, 0, 3000).expect("room");
+        sink.add_block(block(1, first)).expect("room");
+        sink.add_block(block(2, second)).expect("room");
+        write(&mut sink, 1, 3000).expect("room");
+        let summary = sink.close(&[]).expect("complete files");
+        let in_files: std::collections::BTreeSet<u8> = listing(directory.path())
+            .iter()
+            .flat_map(|name| numbers_of(&blocks(&directory.path().join(name))))
+            .collect();
+        assert_eq!(in_files.len() as u64 + summary.lost_blocks, 2, "{in_files:?} {summary:?}");
+    }
+}
