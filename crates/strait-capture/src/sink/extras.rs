@@ -155,6 +155,11 @@ impl Extras {
 }
 
 impl FileSink {
+    /// Returns true if the format holds blocks that belong to no packet.
+    pub fn holds_blocks(&self) -> bool {
+        self.extras.can_hold
+    }
+
     /// Adds a block that belongs to no packet. It is written before the packets that are still in
     /// the buffer, or with an index before the next packet. Each later file of a rotation starts
     /// with all secrets and names so far; if secrets are longer than half of its limit or names than
