@@ -155,6 +155,11 @@ impl Extras {
 }
 
 impl FileSink {
+    /// Returns true after a failed write: each later one fails as well.
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
     /// Returns true if the format holds blocks that belong to no packet.
     pub fn holds_blocks(&self) -> bool {
         self.extras.can_hold

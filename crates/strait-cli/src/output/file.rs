@@ -442,11 +442,15 @@ impl FileOutput {
     /// Completes the file, with the ledger of each interface in its statistics block.
     pub(super) fn close(mut self, report: &Report) -> Result<String, Error> {
         let statistics: Vec<_> = report.interfaces().iter().zip(0..).map(statistics_of).collect();
-        // A failed write is that of the last packets, or completing the file fails as well.
-        let _ = self.extras.finish(&mut self.sink);
+        let has_failed = self.sink.has_failed();
+        let finished = self.extras.finish(&mut self.sink);
         let summary = self.sink.close(&statistics)?;
         self.extras.report_losses(&summary);
         report_unindexed(&summary);
+        // An earlier failure was reported.
+        if !has_failed {
+            finished?;
+        }
         Ok(files_line(&summary))
     }
 }
