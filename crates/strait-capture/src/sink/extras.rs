@@ -31,6 +31,9 @@ const RESERVED_SHARE: u64 = 16;
 pub(super) struct Extras {
     /// Encoded blocks that are not in the buffer yet.
     waiting: Vec<u8>,
+    waiting_blocks: u64,
+    /// Number of blocks in the buffer of the sink.
+    pub(super) buffered_blocks: u64,
     secrets: Kept,
     names: Kept,
     reserve_bytes: u64,
@@ -93,6 +96,8 @@ impl Extras {
         let limit = options.rotate_bytes.unwrap_or(u64::MAX);
         Self {
             waiting: Vec::new(),
+            waiting_blocks: 0,
+            buffered_blocks: 0,
             secrets: Kept::new(SECRETS_BYTES_MAX.min(limit / SECRETS_SHARE)),
             names: Kept::new(NAMES_BYTES_MAX.min(limit / NAMES_SHARE)),
             reserve_bytes: RESERVED_BYTES.min(limit / RESERVED_SHARE),
@@ -131,12 +136,15 @@ impl Extras {
         block.kind() == ExtraKind::Names && self.names.waiting_bytes > 0 && !self.has_room(block)
     }
 
-    /// Appends the blocks that a new file starts with. Those that waited are among them.
-    pub(super) fn repeat(&mut self, header: &mut Vec<u8>) {
+    /// Appends the blocks that a new file starts with. Those that waited are among them. Returns
+    /// their number.
+    pub(super) fn repeat(&mut self, header: &mut Vec<u8>) -> u64 {
         for block in self.secrets.blocks.iter().chain(&self.names.blocks) {
             header.extend_from_slice(block.bytes());
         }
+        let waited = std::mem::take(&mut self.waiting_blocks);
         self.take_waiting();
+        waited
     }
 
     fn take_waiting(&mut self) -> Vec<u8> {
@@ -149,6 +157,7 @@ impl Extras {
     /// blocks that it evicts.
     fn add(&mut self, block: ExtraBlock) -> u64 {
         self.waiting.extend_from_slice(block.bytes());
+        self.waiting_blocks += 1;
         self.reserved_bytes = self.reserve_bytes.max(self.waiting.len() as u64);
         if self.repeats { self.kept(block.kind()).push(block) } else { 0 }
     }
@@ -209,6 +218,7 @@ impl FileSink {
             return;
         }
         let waiting = self.extras.take_waiting();
+        self.extras.buffered_blocks += std::mem::take(&mut self.extras.waiting_blocks);
         if self.index.is_some() {
             self.buffer.extend_from_slice(&waiting);
         } else {

@@ -107,6 +107,8 @@ pub struct FileSink {
 #[derive(Debug)]
 struct Passed {
     packets: u64,
+    /// Blocks that belong to no packet.
+    extra_blocks: u64,
     /// Bytes of the file before, and of its content.
     bytes: u64,
     before: u64,
@@ -233,13 +235,16 @@ impl FileSink {
         let blocks = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
         let (bytes, content_bytes) = (output.bytes(), blocks.len() as u64);
         let before = output.content_bytes();
-        let passed = Passed { packets, bytes, before, content_bytes, name: output.present_name() };
+        let extra_blocks = std::mem::take(&mut self.extras.buffered_blocks);
+        let passed =
+            Passed { packets, extra_blocks, bytes, before, content_bytes, name: output.present_name() };
         match worker.pass(Task { output, blocks, packets, result: Ok(()) }) {
             Ok(()) => self.passed = Some(passed),
             Err(task) => {
                 self.worker = None;
                 (self.output, self.buffer, self.buffered_packets) =
                     (Some(task.output), task.blocks, task.packets);
+                self.extras.buffered_blocks = extra_blocks;
                 self.flush()?;
             }
         }
@@ -268,6 +273,7 @@ impl FileSink {
         };
         self.buffer.clear();
         self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);
+        self.summary.lost_blocks += passed.extra_blocks + std::mem::take(&mut self.extras.buffered_blocks);
         let error = SinkError::write(name, self.written_packets, passed.bytes, cause);
         self.failure = Some(error.clone());
         Err(error)
@@ -278,7 +284,11 @@ impl FileSink {
     pub fn flush(&mut self) -> Result<(), SinkError> {
         self.settle()?;
         self.place_blocks(Placing::IfTheyFit);
-        let Some(output) = &mut self.output else { return Ok(()) };
+        let extra_blocks = std::mem::take(&mut self.extras.buffered_blocks);
+        let Some(output) = &mut self.output else {
+            self.summary.lost_blocks += extra_blocks;
+            return Ok(());
+        };
         let result = output.write(&self.buffer, &self.blocks);
         let buffered_packets = std::mem::take(&mut self.buffered_packets);
         if let Some(index) = &mut self.index {
@@ -291,6 +301,7 @@ impl FileSink {
         };
         self.written_packets += partial.packets;
         self.summary.lost += buffered_packets - partial.packets;
+        self.summary.lost_blocks += extra_blocks.saturating_sub(partial.extra_blocks);
         let error = SinkError::write(output.name(), self.written_packets, output.bytes(), partial.cause);
         self.failure = Some(error.clone());
         Err(error)
@@ -424,14 +435,14 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
-        self.extras.repeat(&mut self.buffer);
+        let waited = self.extras.repeat(&mut self.buffer);
         let target = self.series.target(opened_ns);
         let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.form()));
         if let Some(index) = &mut self.index {
             index.start(&self.buffer);
         }
         self.buffer.clear();
-        let (output, taken) = opened?;
+        let (output, taken) = opened.inspect_err(|_| self.summary.lost_blocks += waited)?;
         if let Some(taken) = taken {
             self.note_renamed(taken, output.name().into());
         }

@@ -87,6 +87,8 @@ struct Part {
 pub(super) struct Partial {
     /// Packets of this write that are in the file.
     pub(super) packets: u64,
+    /// Blocks of secrets and names of this write that are in the file.
+    pub(super) extra_blocks: u64,
     pub(super) cause: io::Error,
 }
 
@@ -156,7 +158,7 @@ impl Output {
     /// last whole block, or a compressed file to its state before.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
         if !matches!(self.coding, Coding::Plain) {
-            return self.compress(blocks).map_err(|cause| Partial { packets: 0, cause });
+            return self.compress(blocks).map_err(|cause| Partial { packets: 0, extra_blocks: 0, cause });
         }
         let (written, result) = write_all(&mut self.file, blocks);
         let Err(cause) = result else {
@@ -168,7 +170,8 @@ impl Output {
         self.bytes += whole as u64;
         self.content_bytes += whole as u64;
         self.cut((written - whole) as u64);
-        Err(Partial { packets, cause })
+        let extra_blocks = format.extra_blocks(&blocks[..whole]);
+        Err(Partial { packets, extra_blocks, cause })
     }
 
     /// Compresses blocks, and writes all or nothing of them.
@@ -214,6 +217,13 @@ impl Output {
             Place::InPlace(name) => Ok(Complete { name, taken: None, place: None }),
             Place::Renamed(part) => part.complete(&self.file, can_rename),
         }
+    }
+
+    /// Returns a device that has no space.
+    #[cfg(test)]
+    pub(super) fn failing() -> Self {
+        let full = File::options().write(true).open("/dev/full").expect("a device");
+        Self::in_place(Path::new("/dev/full"), full)
     }
 
     fn stdout() -> io::Result<Self> {

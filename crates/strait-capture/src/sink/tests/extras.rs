@@ -280,3 +280,15 @@ fn block_that_waits_is_never_evicted() {
         assert_eq!(in_files.len() as u64 + summary.lost_blocks, 2, "{in_files:?} {summary:?}");
     }
 }
+
+#[test]
+fn blocks_that_cannot_be_written_are_lost() {
+    let mut sink = FileSink::create(options(Path::new("/dev/null"))).expect("a sink");
+    // Every write to this file fails for lack of space.
+    sink.output = Some(super::super::output::Output::failing());
+    (0..3).for_each(|number| sink.add_block(block(number, 100)).expect("room in memory"));
+    sink.flush().expect_err("a full device");
+    sink.add_block(block(3, 100)).expect("it is counted");
+    let summary = sink.close(&[]).expect("the failure is known");
+    assert_eq!(summary.lost_blocks, 4);
+}
