@@ -183,8 +183,14 @@ impl SinkOptions {
         if count > COMMENTS_MAX {
             return Some(format!("{count} comments: give at most {COMMENTS_MAX}"));
         }
-        (longest > COMMENT_BYTES_MAX)
-            .then(|| format!("a comment has {longest} bytes: give at most {COMMENT_BYTES_MAX}"))
+        if longest > COMMENT_BYTES_MAX {
+            return Some(format!("a comment has {longest} bytes: give at most {COMMENT_BYTES_MAX}"));
+        }
+        // Each file has them in its header: half of it is for packets.
+        let bytes: u64 = self.comments.iter().map(|comment| comment.len() as u64).sum();
+        let is_too_much = self.rotate_bytes.is_some_and(|limit| bytes > limit / 2);
+        is_too_much
+            .then(|| format!("the comments have {bytes} bytes, more than half a file: give a larger limit"))
     }
 
     /// Returns the error of a name with a suffix of compressed files that are not written.

@@ -292,3 +292,15 @@ fn blocks_that_cannot_be_written_are_lost() {
     let summary = sink.close(&[]).expect("the failure is known");
     assert_eq!(summary.lost_blocks, 4);
 }
+
+#[test]
+fn comments_leave_half_of_a_file_to_packets() {
+    let directory = directory();
+    let rotate_bytes = Some(4096);
+    let path = directory.path().join("out.pcapng");
+    for (last, is_refused) in [(48, false), (49, true)] {
+        let comments = vec!["c".repeat(2000), "c".repeat(last)];
+        let created = FileSink::create(SinkOptions { rotate_bytes, comments, ..options(&path) });
+        assert_eq!(created.is_err(), is_refused, "{last}");
+    }
+}
