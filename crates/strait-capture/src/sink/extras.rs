@@ -176,10 +176,11 @@ impl FileSink {
 
     /// Adds a block that belongs to no packet. It is written before the packets that are still in
     /// the buffer, or with an index before the next packet. Each later file of a rotation starts
-    /// with all secrets and names so far; if secrets are longer than half of its limit or names than
-    /// a sixteenth, with the newest.
+    /// with all secrets and names so far. If secrets are longer than half of its limit, or names
+    /// than a sixteenth, it starts with the newest.
     ///
-    /// A pcap file holds no such block, nor does a file of limited size more than this at once: [`Summary::lost_blocks`](super::Summary::lost_blocks) counts them.
+    /// A pcap file holds no such block, nor does a file of limited size more than this at once:
+    /// [`Summary::lost_blocks`](super::Summary::lost_blocks) counts them.
     ///
     /// # Errors
     /// As for [`FileSink::flush`]; the mode of the file cannot be changed.

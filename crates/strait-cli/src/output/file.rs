@@ -69,8 +69,8 @@ pub(crate) struct Args {
     /// it grows
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
-    /// With -r, leave out the secrets of the input file. A copy has all of them otherwise, also those
-    /// of connections that the filter leaves out
+    /// With -r, leave out the secrets of the input file. A copy has all of them otherwise, also
+    /// those of connections that the filter leaves out
     #[arg(long)]
     no_secrets: bool,
     /// Write the names of addresses to the pcapng file, from the DNS answers in the captured
