@@ -21,7 +21,17 @@ const WAITING_BYTES_MAX: usize = 2 * BLOCK_BYTES_MAX;
 /// Encoded block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtraBlock {
-    bytes: Vec<u8>,
+    kind: ExtraKind,
+    bytes: Box<[u8]>,
+}
+
+/// Kind of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtraKind {
+    /// Decryption secrets block (pcapng s4.8).
+    Secrets,
+    /// Name resolution block (pcapng s4.5).
+    Names,
 }
 
 impl ExtraBlock {
@@ -32,7 +42,7 @@ impl ExtraBlock {
     pub fn secrets(secrets: &Secrets<'_>) -> Result<Self, Error> {
         let mut bytes = Vec::new();
         Encoder::secrets(&mut bytes, secrets)?;
-        Ok(Self { bytes })
+        Ok(Self::new(ExtraKind::Secrets, bytes))
     }
 
     /// Encodes a name resolution block with a name for each address. A name has at most 255 bytes,
@@ -50,7 +60,17 @@ impl ExtraBlock {
         let values: Vec<(u16, Vec<u8>)> = names.into_iter().take(NAMES_MAX).map(value).collect();
         let mut bytes = Vec::new();
         Encoder::names(&mut bytes, values.iter().map(|(kind, value)| NameRecord { kind: *kind, value }));
-        Self { bytes }
+        Self::new(ExtraKind::Names, bytes)
+    }
+
+    /// The bytes get no spare capacity, as limits count their length.
+    fn new(kind: ExtraKind, bytes: Vec<u8>) -> Self {
+        Self { kind, bytes: bytes.into() }
+    }
+
+    /// Returns the kind.
+    pub fn kind(&self) -> ExtraKind {
+        self.kind
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -70,7 +90,11 @@ impl ExtraBlock {
             Record::Names(names) => {
                 let mut bytes = Vec::new();
                 Encoder::names(&mut bytes, names.records());
-                Some(if bytes.len() <= BLOCK_BYTES_MAX { Ok(Self { bytes }) } else { Err(()) })
+                Some(if bytes.len() <= BLOCK_BYTES_MAX {
+                    Ok(Self::new(ExtraKind::Names, bytes))
+                } else {
+                    Err(())
+                })
             }
             _ => None,
         }

@@ -9,6 +9,8 @@ use super::options::SinkOptions;
 
 /// Type of an enhanced packet block (pcapng s4.3).
 const ENHANCED_PACKET: u32 = 6;
+/// Types of name resolution (pcapng s4.5) and decryption secrets blocks (s4.8).
+const EXTRAS: [u32; 2] = [4, 10];
 /// Bytes before a pcap packet (pcap s5).
 const PCAP_RECORD_BYTES: usize = 16;
 
@@ -96,6 +98,18 @@ impl Blocks {
             packets += u64::from(packet);
         }
         (end, packets)
+    }
+
+    /// Returns the number of blocks of secrets and names in a run of whole blocks.
+    pub(super) fn extra_blocks(&self, blocks: &[u8]) -> u64 {
+        let (mut at, mut found) = (0, 0);
+        while let Some((bytes, _)) = self.first(&blocks[at..]) {
+            let is_pcapng = matches!(self, Self::Pcapng { .. });
+            let is_extra = word(blocks, at).is_some_and(|kind| EXTRAS.contains(&kind));
+            found += u64::from(is_pcapng && is_extra);
+            at += bytes;
+        }
+        found
     }
 
     /// Returns the length of the first block if it is whole, and true if it is a packet.

@@ -10,7 +10,7 @@ use strait_pcapng::index::{Builder, ENDS_BYTES, Identity, Place, digest};
 use strait_pcapng::{Format, LinkType, Packet};
 
 use super::error::SinkError;
-use super::options::{SinkOptions, Target};
+use super::options::{Form, SinkOptions, Target};
 use super::output::{CompleteFile, Output};
 use crate::index::path_of;
 
@@ -73,7 +73,8 @@ impl Indexing {
         let identity = Identity { bytes, modified_ns, digest: self.ends.digest() };
         let encoded = builder.finish(&identity).ok_or("it is too long, use --rotate-mib")?;
         let write = || -> Result<Option<CompleteFile>, SinkError> {
-            let complete = Output::create(&Target::Path(path_of(name)), &encoded, None)?.finish(false)?;
+            let complete =
+                Output::create(&Target::Path(path_of(name)), &encoded, Form::default())?.finish(false)?;
             Ok(complete.place)
         };
         write().map_err(|error| error.to_string())?.ok_or_else(|| "its name is that of a device".into())

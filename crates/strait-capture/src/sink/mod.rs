@@ -33,12 +33,12 @@ pub use options::{COMMENTS_MAX, RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface,
 pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 pub use summary::{Renamed, Summary};
 
-use crate::compression::Compression;
 use crate::frame::Frame;
 use blocks::Blocks;
 use compressor::Compressor;
 use extras::{Extras, Placing};
 use indexing::Indexing;
+use options::Form;
 use output::{Complete, CompleteFile, Output};
 use series::{Series, boundary_after};
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
@@ -107,6 +107,8 @@ pub struct FileSink {
 #[derive(Debug)]
 struct Passed {
     packets: u64,
+    /// Blocks that belong to no packet.
+    extra_blocks: u64,
     /// Bytes of the file before, and of its content.
     bytes: u64,
     before: u64,
@@ -142,7 +144,7 @@ impl FileSink {
         let mut series = Series::new(&options)?;
         let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
         let blocks = Blocks::begin(&mut buffer, &options)?;
-        let output = Output::create(&series.target(options.start_ns)?, &buffer, options.compression)?;
+        let output = Output::create(&series.target(options.start_ns)?, &buffer, options.form())?;
         if index.is_some() && !output.is_renamed() {
             return Err(SinkError::Usage("an index needs the name of a file".into()));
         }
@@ -233,13 +235,16 @@ impl FileSink {
         let blocks = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
         let (bytes, content_bytes) = (output.bytes(), blocks.len() as u64);
         let before = output.content_bytes();
-        let passed = Passed { packets, bytes, before, content_bytes, name: output.present_name() };
+        let extra_blocks = std::mem::take(&mut self.extras.buffered_blocks);
+        let passed =
+            Passed { packets, extra_blocks, bytes, before, content_bytes, name: output.present_name() };
         match worker.pass(Task { output, blocks, packets, result: Ok(()) }) {
             Ok(()) => self.passed = Some(passed),
             Err(task) => {
                 self.worker = None;
                 (self.output, self.buffer, self.buffered_packets) =
                     (Some(task.output), task.blocks, task.packets);
+                self.extras.buffered_blocks = extra_blocks;
                 self.flush()?;
             }
         }
@@ -268,6 +273,7 @@ impl FileSink {
         };
         self.buffer.clear();
         self.summary.lost += passed.packets + std::mem::take(&mut self.buffered_packets);
+        self.summary.lost_blocks += passed.extra_blocks + std::mem::take(&mut self.extras.buffered_blocks);
         let error = SinkError::write(name, self.written_packets, passed.bytes, cause);
         self.failure = Some(error.clone());
         Err(error)
@@ -278,7 +284,11 @@ impl FileSink {
     pub fn flush(&mut self) -> Result<(), SinkError> {
         self.settle()?;
         self.place_blocks(Placing::IfTheyFit);
-        let Some(output) = &mut self.output else { return Ok(()) };
+        let extra_blocks = std::mem::take(&mut self.extras.buffered_blocks);
+        let Some(output) = &mut self.output else {
+            self.summary.lost_blocks += extra_blocks;
+            return Ok(());
+        };
         let result = output.write(&self.buffer, &self.blocks);
         let buffered_packets = std::mem::take(&mut self.buffered_packets);
         if let Some(index) = &mut self.index {
@@ -291,6 +301,7 @@ impl FileSink {
         };
         self.written_packets += partial.packets;
         self.summary.lost += buffered_packets - partial.packets;
+        self.summary.lost_blocks += extra_blocks.saturating_sub(partial.extra_blocks);
         let error = SinkError::write(output.name(), self.written_packets, output.bytes(), partial.cause);
         self.failure = Some(error.clone());
         Err(error)
@@ -424,14 +435,14 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
-        self.extras.repeat(&mut self.buffer);
+        let waited = self.extras.repeat(&mut self.buffer);
         let target = self.series.target(opened_ns);
-        let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.compression));
+        let opened = target.and_then(|target| open_next(&target, &self.buffer, self.options.form()));
         if let Some(index) = &mut self.index {
             index.start(&self.buffer);
         }
         self.buffer.clear();
-        let (output, taken) = opened?;
+        let (output, taken) = opened.inspect_err(|_| self.summary.lost_blocks += waited)?;
         if let Some(taken) = taken {
             self.note_renamed(taken, output.name().into());
         }
@@ -526,17 +537,13 @@ impl Drop for FileSink {
 /// Opens the next file of a rotation. In a directory such as /tmp another user can predict its name
 /// and create the name or its `.part`; the file then gets another name. Returns the refused name,
 /// too.
-fn open_next(
-    target: &Target,
-    header: &[u8],
-    compression: Option<Compression>,
-) -> Result<(Output, Option<PathBuf>), SinkError> {
-    let refusal = match Output::create(target, header, compression) {
+fn open_next(target: &Target, header: &[u8], form: Form) -> Result<(Output, Option<PathBuf>), SinkError> {
+    let refusal = match Output::create(target, header, form) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
         opened => return Ok((opened?, None)),
     };
     for _ in 0..OTHER_NAMES_MAX {
-        if let Ok(output) = Output::create(&Series::random_instead_of(target), header, compression) {
+        if let Ok(output) = Output::create(&Series::random_instead_of(target), header, form) {
             let taken = match target {
                 Target::Path(path) => Some(path.clone()),
                 Target::Stdout => None,

@@ -41,6 +41,14 @@ impl Target {
     }
 }
 
+/// Form of a file on disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Form {
+    pub(super) compression: Option<Compression>,
+    /// True if only its owner may read it.
+    pub(super) is_private: bool,
+}
+
 /// Interface of captured frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SinkInterface {
@@ -90,6 +98,10 @@ pub struct SinkOptions {
     pub comments: Vec<String>,
     /// True to write the receive queue with each pcapng packet, which takes eight bytes.
     pub queues: bool,
+    /// True to create the files with mode 0600, less the umask: they will hold secrets. Without it
+    /// they get this mode before their first block of secrets. Standard output, a device or a FIFO
+    /// keeps its mode.
+    pub is_private: bool,
 }
 
 impl SinkOptions {
@@ -113,7 +125,13 @@ impl SinkOptions {
             application: concat!("strait ", env!("CARGO_PKG_VERSION")).to_owned(),
             comments: Vec::new(),
             queues: false,
+            is_private: false,
         }
+    }
+
+    /// Returns the form of the files.
+    pub(super) fn form(&self) -> Form {
+        Form { compression: self.compression, is_private: self.is_private }
     }
 
     /// Returns true if there may be more than one file.
@@ -165,8 +183,14 @@ impl SinkOptions {
         if count > COMMENTS_MAX {
             return Some(format!("{count} comments: give at most {COMMENTS_MAX}"));
         }
-        (longest > COMMENT_BYTES_MAX)
-            .then(|| format!("a comment has {longest} bytes: give at most {COMMENT_BYTES_MAX}"))
+        if longest > COMMENT_BYTES_MAX {
+            return Some(format!("a comment has {longest} bytes: give at most {COMMENT_BYTES_MAX}"));
+        }
+        // Each file has them in its header: half of it is for packets.
+        let bytes: u64 = self.comments.iter().map(|comment| comment.len() as u64).sum();
+        let is_too_much = self.rotate_bytes.is_some_and(|limit| bytes > limit / 2);
+        is_too_much
+            .then(|| format!("the comments have {bytes} bytes, more than half a file: give a larger limit"))
     }
 
     /// Returns the error of a name with a suffix of compressed files that are not written.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, openat, renameat_with, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, fchmod, fstat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use strait_os::output::{self, RenameError};
@@ -21,15 +21,16 @@ use strait_os::output::{self, RenameError};
 use super::blocks::Blocks;
 use super::compressor::Compressor;
 use super::error::SinkError;
-use super::options::Target;
+use super::options::{Form, Target};
 use super::series::with_random;
-use crate::compression::Compression;
 
 /// Suffix of an unfinished file.
 const UNFINISHED: &str = ".part";
 
 /// Mode of a new file, before the umask.
 const NEW: Mode = Mode::from_bits_retain(0o666);
+/// Mode of a file with secrets: programs write key logs for their own user.
+const PRIVATE: Mode = Mode::from_bits_retain(0o600);
 /// Maximum number of files of killed captures for one name.
 const SET_ASIDE_MAX: u32 = 99;
 /// Maximum number of attempts to lock a `.part` that another process renames between opening and
@@ -86,27 +87,25 @@ struct Part {
 pub(super) struct Partial {
     /// Packets of this write that are in the file.
     pub(super) packets: u64,
+    /// Blocks of secrets and names of this write that are in the file.
+    pub(super) extra_blocks: u64,
     pub(super) cause: io::Error,
 }
 
 impl Output {
     /// Creates the file and writes `header` to it.
-    pub(super) fn create(
-        target: &Target,
-        header: &[u8],
-        compression: Option<Compression>,
-    ) -> Result<Self, SinkError> {
+    pub(super) fn create(target: &Target, header: &[u8], form: Form) -> Result<Self, SinkError> {
         let opened = match target {
             Target::Stdout => Self::stdout(),
             Target::Path(path) => match output::find(path) {
                 Ok(output::SafeOutput::Stream(file)) => Ok(Self::in_place(path, file)),
                 Ok(output::SafeOutput::File(entry)) => {
-                    return Self::unfinished(*entry)?.begin(header, compression);
+                    return Self::unfinished(*entry, form.is_private)?.begin(header, form);
                 }
                 Err(error) => Err(error),
             },
         };
-        opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header, compression)
+        opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header, form)
     }
 
     /// Returns the size of the file, which has only whole blocks.
@@ -141,6 +140,15 @@ impl Output {
         }
     }
 
+    /// Removes the permissions of other users from a file that this user has created. A file system
+    /// without modes keeps those of its mount.
+    pub(super) fn make_private(&self) -> io::Result<()> {
+        if !self.is_renamed() {
+            return Ok(());
+        }
+        make_private(&self.file)
+    }
+
     /// Returns the new name of a killed capture's file, once.
     pub(super) fn take_set_aside(&mut self) -> Option<PathBuf> {
         self.set_aside.take()
@@ -150,7 +158,7 @@ impl Output {
     /// last whole block, or a compressed file to its state before.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
         if !matches!(self.coding, Coding::Plain) {
-            return self.compress(blocks).map_err(|cause| Partial { packets: 0, cause });
+            return self.compress(blocks).map_err(|cause| Partial { packets: 0, extra_blocks: 0, cause });
         }
         let (written, result) = write_all(&mut self.file, blocks);
         let Err(cause) = result else {
@@ -162,7 +170,8 @@ impl Output {
         self.bytes += whole as u64;
         self.content_bytes += whole as u64;
         self.cut((written - whole) as u64);
-        Err(Partial { packets, cause })
+        let extra_blocks = format.extra_blocks(&blocks[..whole]);
+        Err(Partial { packets, extra_blocks, cause })
     }
 
     /// Compresses blocks, and writes all or nothing of them.
@@ -210,6 +219,13 @@ impl Output {
         }
     }
 
+    /// Returns a device that has no space.
+    #[cfg(test)]
+    pub(super) fn failing() -> Self {
+        let full = File::options().write(true).open("/dev/full").expect("a device");
+        Self::in_place(Path::new("/dev/full"), full)
+    }
+
     fn stdout() -> io::Result<Self> {
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -227,12 +243,12 @@ impl Output {
     }
 
     /// Creates and locks `NAME.part` for a regular file.
-    fn unfinished(found: output::Entry) -> Result<Self, SinkError> {
+    fn unfinished(found: output::Entry, is_private: bool) -> Result<Self, SinkError> {
         let mut entry = found.name.clone();
         entry.push(UNFINISHED);
         let part = Part { directory: found.directory, entry, whole: found.name, name: found.path };
         let path = part.path().display().to_string();
-        let (file, set_aside) = match part.lock() {
+        let (file, set_aside) = match part.lock(is_private) {
             Ok(locked) => locked,
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(SinkError::Busy { file: path });
@@ -243,8 +259,8 @@ impl Output {
     }
 
     /// Writes the header. If this fails the file is removed.
-    fn begin(mut self, header: &[u8], compression: Option<Compression>) -> Result<Self, SinkError> {
-        let result = match compression.map(Compressor::new).transpose() {
+    fn begin(mut self, header: &[u8], form: Form) -> Result<Self, SinkError> {
+        let result = match form.compression.map(Compressor::new).transpose() {
             Ok(Some(compressor)) => {
                 self.coding = Coding::Compressed(compressor);
                 self.compress(header)
@@ -304,10 +320,11 @@ impl Part {
     ///
     /// # Errors
     /// `WouldBlock`: another process has the lock.
-    fn lock(&self) -> io::Result<(File, Option<PathBuf>)> {
+    fn lock(&self, is_private: bool) -> io::Result<(File, Option<PathBuf>)> {
+        let mode = if is_private { PRIVATE } else { NEW };
         let mut aside = None;
         for _ in 0..LOCK_ATTEMPTS_MAX {
-            let created = self.open(OFlags::CREATE | OFlags::EXCL);
+            let created = self.open(OFlags::CREATE | OFlags::EXCL, mode);
             let is_new = created.is_ok();
             let file = match created {
                 Err(Errno::EXIST) => match self.open_existing() {
@@ -325,6 +342,9 @@ impl Part {
                 continue;
             }
             if is_new || is_ours_and_empty(&file)? {
+                if is_private && !is_new {
+                    make_private(&file)?;
+                }
                 return Ok((file, aside));
             }
             aside = Some(self.set_aside()?);
@@ -332,16 +352,16 @@ impl Part {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    fn open(&self, flags: OFlags) -> rustix::io::Result<File> {
+    fn open(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<File> {
         let flags = flags | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-        Ok(openat(&self.directory, &self.entry, flags, NEW)?.into())
+        Ok(openat(&self.directory, &self.entry, flags, mode)?.into())
     }
 
     /// Opens an existing part. Another user may have created a link or a named pipe with this name:
     /// links are not followed, and a pipe is neither written to nor waited for.
     fn open_existing(&self) -> io::Result<File> {
         let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
-        match self.open(OFlags::NOFOLLOW | OFlags::NONBLOCK) {
+        match self.open(OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty()) {
             Ok(file) if is_file(&file) => Ok(file),
             Err(Errno::NOENT) => Err(Errno::NOENT.into()),
             Err(error) if self.is_file() => Err(error.into()),
@@ -485,6 +505,20 @@ fn location(file: &File) -> String {
         Ok(path) if !is_deleted => format!("the capture is in {}", path.display()),
         _ if is_deleted => "the capture is deleted".into(),
         _ => "the capture has another name".into(),
+    }
+}
+
+/// Removes the permissions of other users from a file of this user.
+fn make_private(file: &File) -> io::Result<()> {
+    let found = fstat(file)?;
+    let mode = Mode::from_raw_mode(found.st_mode);
+    if PRIVATE.contains(mode) {
+        return Ok(());
+    }
+    match fchmod(file, mode & PRIVATE) {
+        // An owner may change the mode, so the file system has none. An example is vfat.
+        Err(Errno::PERM) if found.st_uid == rustix::process::geteuid().as_raw() => Ok(()),
+        changed => Ok(changed?),
     }
 }
 

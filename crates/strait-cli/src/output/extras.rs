@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use strait_capture::extra::ExtraBlocks;
+use strait_capture::extra::{ExtraBlocks, ExtraKind};
 use strait_capture::key_log::{KEY_LOG_BYTES_MAX, KEY_LOG_LINES_MAX, KeyLog, KeyLogEvent};
 use strait_capture::sink::{FileSink, SinkError, Summary};
 use strait_program::output::print_stderr;
@@ -16,18 +16,37 @@ const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Maximum share of a block in a file of limited size.
 const BLOCK_SHARE: u64 = 16;
 
+/// Lines may have this many times the bytes of names: a file holds fewer names than secrets.
+const NAMES_DIVISOR: usize = 4;
+
 /// Sources of the blocks.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     key_log: Option<KeyLog>,
     /// Blocks that the reader of the input file has found.
     input: Option<ExtraBlocks>,
+    /// Rule for those with secrets.
+    secrets: CopiedSecrets,
     /// Names that the captured packets have, and the link type of each input.
     names: Option<(Names, Vec<u16>)>,
     /// Maximum bytes of the lines in one block.
     block_bytes_max: usize,
     /// True before the first packet of a batch.
     is_due: bool,
+}
+
+/// Secrets of the input file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CopiedSecrets {
+    /// Copy them. The field has the number of blocks so far.
+    Copied(u64),
+    Omitted,
+}
+
+impl Default for CopiedSecrets {
+    fn default() -> Self {
+        Self::Copied(0)
+    }
 }
 
 impl Extras {
@@ -44,12 +63,24 @@ impl Extras {
         }
         let limit = rotate_bytes.map_or(BLOCK_BYTES_MAX, |bytes| bytes / BLOCK_SHARE);
         let block_bytes_max = limit.min(BLOCK_BYTES_MAX) as usize;
-        Ok(Self { key_log, input, names: None, block_bytes_max, is_due: true })
+        Ok(Self {
+            key_log,
+            input,
+            secrets: CopiedSecrets::default(),
+            names: None,
+            block_bytes_max,
+            is_due: true,
+        })
     }
 
     /// Collects names of addresses from now on. `link_types` are those of the inputs.
     pub(super) fn collect_names(&mut self, link_types: Vec<u16>) {
         self.names = Some((Names::default(), link_types));
+    }
+
+    /// Leaves out the secrets of the input file.
+    pub(super) fn omit_secrets(&mut self) {
+        self.secrets = CopiedSecrets::Omitted;
     }
 
     /// Reads the names in a packet of an input.
@@ -77,11 +108,16 @@ impl Extras {
         self.is_due = false;
         if let Some(input) = &self.input {
             while let Some(block) = input.take() {
+                match &mut self.secrets {
+                    _ if block.kind() == ExtraKind::Names => {}
+                    CopiedSecrets::Copied(copied) => *copied += u64::from(sink.holds_blocks()),
+                    CopiedSecrets::Omitted => continue,
+                }
                 sink.add_block(block)?;
             }
         }
         if let Some((names, _)) = &mut self.names {
-            while let Some(block) = names.take_block() {
+            while let Some(block) = names.take_block(self.block_bytes_max / NAMES_DIVISOR) {
                 sink.add_block(block)?;
             }
         }
@@ -127,6 +163,12 @@ impl Extras {
                 "strait: note: malformed lines of the key log {file}, which were left out: {lines}\n"
             ));
         }
+        if let CopiedSecrets::Copied(copied @ 1..) = self.secrets {
+            print_stderr(format_args!(
+                "strait: note: blocks of secrets of the input that were copied: {copied}; they may decrypt connections that \
+                 the filter leaves out; --no-secrets omits them\n"
+            ));
+        }
         let dropped = self.input.as_ref().map_or(0, ExtraBlocks::dropped);
         let lost = summary.lost_blocks + dropped;
         if lost > 0 {
@@ -138,8 +180,8 @@ impl Extras {
         if summary.unrepeated_blocks > 0 {
             let blocks = summary.unrepeated_blocks;
             print_stderr(format_args!(
-                "strait: note: oldest blocks of secrets or names that the last files do not start with: {blocks}; they are \
-                 longer than half a file\n"
+                "strait: note: oldest blocks of secrets or names that the last files do not start with: {blocks}; secrets are \
+                 limited to half a file, names to a sixteenth\n"
             ));
         }
     }

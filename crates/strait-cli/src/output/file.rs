@@ -69,6 +69,10 @@ pub(crate) struct Args {
     /// it grows
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
+    /// With -r, leave out the secrets of the input file. A copy has all of them otherwise, also
+    /// those of connections that the filter leaves out
+    #[arg(long)]
+    no_secrets: bool,
     /// Write the names of addresses to the pcapng file, from the DNS answers in the captured
     /// packets. Nothing is looked up
     #[arg(long)]
@@ -104,6 +108,9 @@ impl Args {
         self.check_files()?;
         match self.write.as_deref() {
             Some("") => usage("-w needs the name of a file, or - for standard output"),
+            _ if self.no_secrets && files.is_empty() => {
+                usage("--no-secrets leaves out the secrets of a file: give -r FILE")
+            }
             Some("-") if json => usage("--json and -w - both use standard output: give -w a file"),
             Some("-") if io::stdout().is_terminal() => {
                 usage("-w - would write to the terminal: redirect it, or give -w a file")
@@ -131,6 +138,7 @@ impl Args {
             (self.format.is_some() && !has_file, "--format", "-w FILE"),
             (self.index && !has_file, "--index", "-w FILE"),
             (self.keylog.is_some() && !has_file, "--keylog", "-w FILE"),
+            (self.no_secrets && !has_file, "--no-secrets", "-w FILE"),
             (self.names && !has_file, "--names", "-w FILE"),
             (!self.comment.is_empty() && !has_file, "--comment", "-w FILE"),
             (self.ring_files.is_some() && !has_file, "--ring-files", "-w FILE"),
@@ -247,10 +255,14 @@ impl Args {
             ring_files: self.ring_files(),
             files_max: self.files_limit().map(|(files, _)| files.into()),
             comments: self.comment.clone(),
+            is_private: self.keylog.is_some(),
             ..options(Target::parse(file), &source)
         };
         let settings = Settings { prompt: self.packet_buffered, index: self.index };
         let mut extras = Extras::open(self.keylog.as_deref(), source.extras.take(), options.rotate_bytes)?;
+        if self.no_secrets {
+            extras.omit_secrets();
+        }
         if self.names {
             extras.collect_names(options.interfaces.iter().map(|interface| interface.linktype.0).collect());
         }
@@ -430,11 +442,15 @@ impl FileOutput {
     /// Completes the file, with the ledger of each interface in its statistics block.
     pub(super) fn close(mut self, report: &Report) -> Result<String, Error> {
         let statistics: Vec<_> = report.interfaces().iter().zip(0..).map(statistics_of).collect();
-        // A failed write is that of the last packets, or completing the file fails as well.
-        let _ = self.extras.finish(&mut self.sink);
+        let has_failed = self.sink.has_failed();
+        let finished = self.extras.finish(&mut self.sink);
         let summary = self.sink.close(&statistics)?;
         self.extras.report_losses(&summary);
         report_unindexed(&summary);
+        // An earlier failure was reported.
+        if !has_failed {
+            finished?;
+        }
         Ok(files_line(&summary))
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing is looked up. An address has the first name that an answer gives it. A host that can
 //! send answers into the network can choose names.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -18,6 +18,8 @@ const ADDRESSES_MAX: usize = 65_536;
 const ANSWERS_MAX: usize = 64;
 /// Source ports of answers: unicast and multicast (RFC 1035 s4.2.1, RFC 6762).
 const PORTS: [u16; 2] = [53, 5353];
+/// Maximum bytes of a record in a block without the letters of its name.
+const RECORD_BYTES_MAX: usize = 24;
 /// Class of the Internet. The top bit of the class is a flag of multicast DNS.
 const INTERNET: u16 = 1;
 
@@ -26,7 +28,7 @@ const INTERNET: u16 = 1;
 pub(super) struct Names {
     known: HashSet<IpAddr>,
     /// Names that are not in the file yet.
-    fresh: Vec<(IpAddr, String)>,
+    fresh: VecDeque<(IpAddr, String)>,
     text: String,
 }
 
@@ -51,10 +53,16 @@ impl Names {
         }
     }
 
-    /// Returns a block with names that are not in the file yet. Call it until it returns `None`.
-    pub(super) fn take_block(&mut self) -> Option<ExtraBlock> {
-        let count = self.fresh.len().min(NAMES_MAX);
-        if count == 0 {
+    /// Returns a block with names that are not in the file yet: at most about `bytes_max` bytes,
+    /// but at least one name. Call it until it returns `None`.
+    pub(super) fn take_block(&mut self, bytes_max: usize) -> Option<ExtraBlock> {
+        let mut bytes = 0;
+        let fits = |(_, name): &&(IpAddr, String)| {
+            bytes += name.len() + RECORD_BYTES_MAX;
+            bytes <= bytes_max
+        };
+        let count = self.fresh.iter().take(NAMES_MAX).take_while(fits).count().max(1);
+        if self.fresh.is_empty() {
             return None;
         }
         let block = self.fresh.iter().take(count).map(|(address, name)| (*address, name.as_str()));
@@ -73,7 +81,7 @@ impl Names {
         let name = self.text.strip_suffix('.').unwrap_or(&self.text);
         if is_host(name) {
             self.known.insert(address);
-            self.fresh.push((address, name.to_owned()));
+            self.fresh.push_back((address, name.to_owned()));
         }
     }
 }
@@ -161,7 +169,9 @@ mod tests {
             names.read(RAW, &answer(53, 0x8180, b"x", (number + (1 << 24)).to_be_bytes()));
         }
         assert_eq!(names.fresh.len(), ADDRESSES_MAX);
-        let blocks = std::iter::from_fn(|| names.take_block()).count();
+        let small = std::iter::from_fn(|| names.take_block(100)).take(10).count();
+        assert_eq!((small, names.fresh.len()), (10, ADDRESSES_MAX - 40), "25 bytes each");
+        let blocks = std::iter::from_fn(|| names.take_block(usize::MAX)).count();
         assert_eq!(blocks, ADDRESSES_MAX / NAMES_MAX);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use lab::{Launch, Wire, program_or_skip, wait_until};
@@ -248,4 +248,29 @@ fn secrets_of_a_file_that_pcap_cannot_hold_are_reported() {
         "{}",
         copied.stderr
     );
+}
+
+#[test]
+fn copied_secrets_are_counted_and_no_secrets_omits_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let [keys, file, copy] = ["keys.log", "out.pcapng", "copy.pcapng"].map(|name| path(&directory, name));
+    fs::write(&keys, line("SECRET")).unwrap();
+    let has_secret = |file: &Path| {
+        let (bytes, secret) = (fs::read(file).unwrap(), line("SECRET"));
+        bytes.windows(secret.len()).any(|window| window == secret.as_bytes())
+    };
+    let mode = |file: &Path| file.metadata().unwrap().permissions().mode() & 0o777;
+    let note = "note: blocks of secrets of the input that were copied: 1;";
+    let written = run(&["capture", "-r", RECORDING, "-w", text(&file), "--keylog", text(&keys)]).success();
+    assert!(has_secret(&file) && !written.stderr.contains(note), "{}", written.stderr);
+    assert_eq!(mode(&file), 0o600);
+    let copied = run(&["capture", "-r", text(&file), "-w", text(&copy), "tcp"]).success();
+    assert!(has_secret(&copy) && copied.stderr.contains(note), "{}", copied.stderr);
+    assert_eq!(mode(&copy), 0o600);
+    let bare = run(&["capture", "-r", text(&file), "-w", text(&copy), "--no-secrets", "tcp"]).success();
+    assert!(!has_secret(&copy) && !bare.stderr.contains("secrets"), "{}", bare.stderr);
+    for arguments in [&["-r", text(&file)][..], &["-i", "lo", "-w", text(&copy)]] {
+        let refused = run(&[&["capture", "--no-secrets"], arguments].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    }
 }

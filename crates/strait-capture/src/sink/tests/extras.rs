@@ -1,6 +1,7 @@
 //! Blocks that belong to no packet: their places in the files, and the limits.
 
-use std::fs::File;
+use std::fs::{File, Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::{START_NS, directory, listing, numbers, options, write};
@@ -178,4 +179,128 @@ fn index_has_the_packets_around_blocks() {
     let name = path.to_str().expect("UTF-8");
     let built = crate::index::build(name, |packet| packet.bytes.first().map(|&byte| byte.into()));
     assert_eq!(crate::index::Index::parse(built.expect("an index")), Ok(index));
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().expect("a file").permissions().mode() & 0o777
+}
+
+#[test]
+fn files_with_secrets_are_readable_by_their_user_only() {
+    for name in ["out.pcapng", "out.pcapng.zst"] {
+        let directory = directory();
+        let path = directory.path().join(name);
+        let rotate_bytes = Some(8192);
+        let mut sink = FileSink::create(SinkOptions { rotate_bytes, ..options(&path) }).expect("a sink");
+        sink.start().expect("a thread");
+        let part = directory.path().join(&listing(directory.path())[0]);
+        // The umask of the test may be that of a private file.
+        set_permissions(&part, Permissions::from_mode(0o644)).expect("an own file");
+        let name = ExtraBlock::names([([192, 0, 2, 1].into(), "host")]);
+        sink.add_block(name).expect("room");
+        sink.flush().expect("room");
+        assert_eq!(mode(&part), 0o644, "names are no secrets");
+        sink.add_block(block(1, 100)).expect("room");
+        assert_eq!(mode(&part), 0o600, "before the secrets are written");
+        for number in 0..20_000 {
+            write(&mut sink, number, 500).expect("room");
+            if number > 100 && listing(directory.path()).len() > 2 {
+                break;
+            }
+        }
+        sink.close(&[]).expect("complete files");
+        let names = listing(directory.path());
+        assert!(names.len() > 1, "{names:?}");
+        for name in names {
+            assert_eq!(mode(&directory.path().join(&name)), 0o600, "{name}");
+        }
+    }
+}
+
+#[test]
+fn private_file_has_its_mode_before_the_first_byte() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let is_private = true;
+    let part = super::part_of(&path);
+    // The empty file of a capture that was killed.
+    File::create(&part).and_then(|file| file.set_permissions(Permissions::from_mode(0o666))).expect("a file");
+    let sink = FileSink::create(SinkOptions { is_private, ..options(&path) }).expect("a sink");
+    assert_eq!(mode(&part), 0o600);
+    sink.close(&[]).expect("a complete file");
+    let second = directory.path().join("second.pcapng");
+    let sink = FileSink::create(SinkOptions { is_private, ..options(&second) }).expect("a sink");
+    sink.close(&[]).expect("a complete file");
+    assert_eq!((mode(&path), mode(&second)), (0o600, 0o600));
+}
+
+#[test]
+fn names_evict_no_secrets() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let rotate_bytes = Some(20_000);
+    let mut sink = FileSink::create(SinkOptions { rotate_bytes, ..options(&path) }).expect("a sink");
+    let host = "h".repeat(250);
+    sink.add_block(block(7, 300)).expect("room");
+    for number in 0..500_u64 {
+        let name = ExtraBlock::names([([10, 0, (number >> 8) as u8, number as u8].into(), &*host)]);
+        sink.add_block(name).expect("room");
+        write(&mut sink, number, 100).expect("room");
+    }
+    let summary = sink.close(&[]).expect("complete files");
+    assert!(summary.unrepeated_blocks > 300, "{summary:?}");
+    let names = listing(directory.path());
+    assert!(names.len() > 5, "{names:?}");
+    for name in names {
+        let path = directory.path().join(&name);
+        let length = path.metadata().expect("a file").len();
+        assert!(length <= 20_000, "{name} has {length} bytes");
+        let blocks = blocks(&path);
+        assert_eq!(blocks.iter().filter(|found| **found == block(7, 300)).count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn block_that_waits_is_never_evicted() {
+    // A block of nearly half a file, alone and after another one.
+    for (first, second) in [(2010, 20), (1500, 500)] {
+        let directory = directory();
+        let path = directory.path().join("out.pcapng");
+        let rotate_bytes = Some(4096);
+        let mut sink = FileSink::create(SinkOptions { rotate_bytes, ..options(&path) }).expect("a sink");
+        write(&mut sink, 0, 3000).expect("room");
+        sink.add_block(block(1, first)).expect("room");
+        sink.add_block(block(2, second)).expect("room");
+        write(&mut sink, 1, 3000).expect("room");
+        let summary = sink.close(&[]).expect("complete files");
+        let in_files: std::collections::BTreeSet<u8> = listing(directory.path())
+            .iter()
+            .flat_map(|name| numbers_of(&blocks(&directory.path().join(name))))
+            .collect();
+        assert_eq!(in_files.len() as u64 + summary.lost_blocks, 2, "{in_files:?} {summary:?}");
+    }
+}
+
+#[test]
+fn blocks_that_cannot_be_written_are_lost() {
+    let mut sink = FileSink::create(options(Path::new("/dev/null"))).expect("a sink");
+    // Every write to this file fails for lack of space.
+    sink.output = Some(super::super::output::Output::failing());
+    (0..3).for_each(|number| sink.add_block(block(number, 100)).expect("room in memory"));
+    sink.flush().expect_err("a full device");
+    sink.add_block(block(3, 100)).expect("it is counted");
+    let summary = sink.close(&[]).expect("the failure is known");
+    assert_eq!(summary.lost_blocks, 4);
+}
+
+#[test]
+fn comments_leave_half_of_a_file_to_packets() {
+    let directory = directory();
+    let rotate_bytes = Some(4096);
+    let path = directory.path().join("out.pcapng");
+    for (last, is_refused) in [(48, false), (49, true)] {
+        let comments = vec!["c".repeat(2000), "c".repeat(last)];
+        let created = FileSink::create(SinkOptions { rotate_bytes, comments, ..options(&path) });
+        assert_eq!(created.is_err(), is_refused, "{last}");
+    }
 }
