@@ -90,8 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut monitor = Monitor::open(&options)?;
     let mut packets = Packets::open(args)?;
     let terminated = strait_os::process::on_termination()?;
-    // Dropped before the first packet is parsed.
+    // Dropped before the first packet is parsed, and before another thread starts.
     strait_os::process::drop_capabilities(args.write.is_some())?;
+    packets.start()?;
     if monitor.names().lacks_functions() {
         output::print_stderr(format_args!(
             "strait: functions are shown as addresses: their names need CAP_SYSLOG, or kernel.kptr_restrict=0\n"

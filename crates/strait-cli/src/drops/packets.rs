@@ -49,6 +49,12 @@ impl Packets {
         })
     }
 
+    /// Starts the thread that compresses the file, if it is compressed. The thread gets the
+    /// capabilities of this one, so these are dropped before.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.file.as_mut().map_or(Ok(()), FileSink::start)?)
+    }
+
     /// Reads packets. Returns true if there may be more.
     pub(super) fn take(
         &mut self,
@@ -150,10 +156,8 @@ fn create(args: &Args, file: &str) -> Result<FileSink, Error> {
         name: Some(args.interface.clone().unwrap_or_else(|| name.to_owned())),
         ..SinkInterface::default()
     };
-    let mut file = FileSink::create(SinkOptions {
+    Ok(FileSink::create(SinkOptions {
         interfaces: LINKS.map(interface).to_vec(),
         ..SinkOptions::new(Target::parse(file), clock::realtime_ns())
-    })?;
-    file.start()?;
-    Ok(file)
+    })?)
 }

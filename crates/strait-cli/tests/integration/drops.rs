@@ -233,6 +233,32 @@ fn lines_of_packets_are_limited() {
     assert!(ended.stderr.contains("the kernel dropped 40 packets at 1 place\n"), "{}", ended.stderr);
 }
 
+/// Capabilities belong to threads: the one that compresses the file must have none of the others.
+#[test]
+fn all_threads_have_dropped_their_capabilities() {
+    const DAC_OVERRIDE: &str = "0000000000000002";
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drops.pcapng.zst");
+    let arguments = ["--packets", "--interval", "600", "-w", file.to_str().unwrap()];
+    let monitor = drops(wire.right(), &arguments);
+    let port = SocketAddr::new(wire.right().ipv4(), DISCARD);
+    send_datagrams(wire.left(), port, 1, 64);
+    // A line shows that the loop runs.
+    assert!(wait_until(LIMIT, || monitor.stdout().contains("NO_SOCKET")), "{}", monitor.stderr());
+    let tasks = fs::read_dir(format!("/proc/{}/task", monitor.id())).unwrap();
+    let of_task = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("status")).unwrap();
+        let value =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+        (value("Name:"), value("CapPrm:"))
+    };
+    let tasks: Vec<_> = tasks.map(|task| of_task(task.unwrap())).collect();
+    assert!(tasks.iter().any(|(name, _)| name == "compressor"), "{tasks:?}");
+    assert!(tasks.iter().all(|(_, permitted)| permitted == DAC_OVERRIDE), "{tasks:?}");
+    let _ = monitor.interrupt(LIMIT).unwrap().success();
+}
+
 #[test]
 fn missing_privilege_is_one_line_with_the_remedy() {
     if !root_or_skip() || !program_or_skip("setpriv") {
