@@ -58,7 +58,7 @@ pub struct Options {
     /// Count the packets of all network namespaces, instead of those of this thread's and those of
     /// which the kernel does not show any.
     pub all_namespaces: bool,
-    /// Count only packets of the interface with this index.
+    /// Count only packets of the interface with this index in this thread's network namespace.
     pub ifindex: Option<u32>,
     /// Copy the packets, each up to this number of bytes, at most [`SNAPLEN_MAX`].
     pub snaplen: Option<u32>,
@@ -91,7 +91,7 @@ pub struct Packet<'a> {
 }
 
 /// Names of reasons and functions in the running kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Names {
     reasons: Reasons,
     symbols: Symbols,
@@ -149,7 +149,7 @@ impl Monitor {
             offsets: offsets(&types)?,
             consumed: reasons.consumed(),
             has_receiver: true,
-            namespace: (!options.all_namespaces).then_some(namespace),
+            namespace: (!options.all_namespaces || options.ifindex.is_some()).then_some(namespace),
             ifindex: options.ifindex,
             copies: copies.map(|(ring, snaplen)| Copies { ring_fd: ring.as_fd().as_raw_fd(), snaplen }),
         };

@@ -131,7 +131,7 @@ impl Table {
 
     /// Returns the name of the interface, if it is in the namespace of the command.
     fn interface(&mut self, place: &Place) -> Option<String> {
-        if place.ifindex == 0 || ![0, self.namespace].contains(&place.namespace) {
+        if place.ifindex == 0 || place.namespace != self.namespace {
             return None;
         }
         if let Some(name) = self.names.get(&place.ifindex) {
@@ -147,9 +147,8 @@ impl Table {
     fn interface_text(&mut self, place: &Place) -> String {
         match (self.interface(place), place) {
             (Some(name), _) => name,
-            (None, Place { ifindex: 0, namespace, .. }) if [0, self.namespace].contains(namespace) => {
-                "-".into()
-            }
+            (None, Place { ifindex: 0, namespace, .. }) if *namespace == self.namespace => "-".into(),
+            (None, Place { ifindex, namespace: 0, .. }) => format!("{ifindex}@?"),
             (None, Place { ifindex, namespace, .. }) => format!("{ifindex}@{namespace}"),
         }
     }
@@ -235,6 +234,16 @@ mod tests {
         let names = [(0, 0), (0x0806, 0), (0x0800, 17), (0x86dd, 58), (0x0800, 254), (0x88b5, 0)]
             .map(|(ether_type, inner)| protocol(&place(ether_type, inner)));
         assert_eq!(names, ["-", "ARP", "IPv4 udp", "IPv6 icmp6", "IPv4 254", "0x88b5"]);
+    }
+
+    #[test]
+    fn only_interfaces_of_the_own_namespace_are_named() {
+        const OWN: u32 = 4_026_531_840;
+        let mut table = Table::new(Arc::default(), OWN);
+        let mut text =
+            |ifindex, namespace| table.interface_text(&Place { ifindex, namespace, ..Place::default() });
+        assert_eq!([text(1, OWN), text(0, OWN)], ["lo", "-"]);
+        assert_eq!([text(1, 0), text(0, 0), text(1, OWN + 1)], ["1@?", "0@?", "1@4026531841"]);
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn counts_agree_with_those_of_the_namespace() {
     sockopt::set_socket_recv_buffer_size(&full, 4096).unwrap();
 
     let file_name = file.to_str().unwrap();
-    let monitor = drops(right, &["--json", "--interval", "0.1", "-w", file_name]);
+    let monitor = drops(right, &["-i", "right", "--json", "--interval", "0.1", "-w", file_name]);
     send_datagrams(left, SocketAddr::new(address, DISCARD), 30, 64);
     send_datagrams(left, full.local_addr().unwrap(), 100, 64);
     send_datagrams(left, SocketAddr::new(BEYOND.into(), DISCARD), 40, 1);
@@ -189,6 +189,37 @@ fn only_the_packets_of_the_interface_are_counted() {
     assert_eq!((Seen::of(&text, namespace).packets("NO_SOCKET"), snmp(right, "Udp", "NoPorts")), (20, 30));
 }
 
+/// The kernel shows no namespace of packets that a closed UDP socket had not read, but their
+/// interface. Each namespace has an interface 1, its loopback.
+#[test]
+fn packets_without_a_namespace_are_those_of_no_own_interface() {
+    const PACKETS: u64 = 50;
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let (left, right) = (wire.left(), wire.right());
+    for end in [left, right] {
+        end.run(|| strait_os::netlink::Netlink::open().unwrap().set_up(1, true)).unwrap();
+    }
+    let own = drops(right, &["-i", "lo", "--json", "--interval", "0.1"]);
+    let all = drops(right, &["--json", "--interval", "0.1"]);
+    let unread = left.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    send_datagrams(left, unread.local_addr().unwrap(), PACKETS, 64);
+    drop(unread);
+    let unknown = || Seen::of(&all.stdout(), 0).rows.into_iter().filter(|row| row["ifindex"] == 1);
+    assert!(
+        wait_until(LIMIT, || unknown().map(|row| count(&row, "packets")).sum::<u64>() >= PACKETS),
+        "{}",
+        all.stdout()
+    );
+    assert!(unknown().all(|row| row["interface"].is_null()), "{}", all.stdout());
+    send_datagrams(right, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), DISCARD), 3, 64);
+    let namespace = namespace_of(right);
+    let marked = || Seen::of(&own.stdout(), namespace).packets("NO_SOCKET") == 3;
+    assert!(wait_until(LIMIT, marked), "{}", own.stdout());
+    let text = own.interrupt(LIMIT).unwrap().success().text();
+    assert_eq!(Seen::of(&text, 0).rows, Vec::<Value>::new());
+    let _ = all.interrupt(LIMIT).unwrap().success();
+}
+
 /// A stopped reader leaves the ring full. The hash counts on.
 #[test]
 fn packets_without_room_in_the_ring_are_counted_as_lost() {
@@ -199,7 +230,7 @@ fn packets_without_room_in_the_ring_are_counted_as_lost() {
     let right = wire.right();
     right.run(|| strait_os::netlink::Netlink::open().unwrap().set_up(1, true)).unwrap();
     let arguments = ["--json", "--interval", "0.1", "-s", "4096", "-w", file.to_str().unwrap()];
-    let monitor = drops(right, &arguments);
+    let monitor = drops(right, &[&["-i", "lo"], &arguments[..]].concat());
     monitor.signal(Signal::STOP);
     let id = monitor.id().to_string();
     let is_stopped = || status(&id, "State").is_some_and(|state| state.starts_with('T'));
@@ -221,7 +252,7 @@ fn lines_of_packets_are_limited() {
     const PACKETS: u64 = 40;
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     let right = wire.right();
-    let monitor = drops(right, &["--packets", "--lines", "3", "--interval", "600"]);
+    let monitor = drops(right, &["-i", "right", "--packets", "--lines", "3", "--interval", "600"]);
     let port = SocketAddr::new(right.ipv4(), DISCARD);
     send_datagrams(wire.left(), port, PACKETS, 64);
     assert!(wait_until(LIMIT, || snmp(right, "Udp", "NoPorts") == PACKETS));

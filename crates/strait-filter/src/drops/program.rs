@@ -43,7 +43,7 @@ pub struct Options {
     pub consumed: Option<u32>,
     /// True if the tracepoint has the receiving socket (Linux 6.11).
     pub has_receiver: bool,
-    /// Count only packets of this namespace and of no known one.
+    /// Count only packets of this namespace, and without `ifindex` those of no known one.
     pub namespace: Option<u32>,
     /// Count only packets of this interface.
     pub ifindex: Option<u32>,
@@ -144,7 +144,9 @@ fn select(asm: &mut Assembler, options: &Options, end: Label) {
     if let Some(namespace) = options.namespace {
         let unknown = asm.label();
         asm.load(Size::W, R1, R10, KEY + NAMESPACE);
-        asm.jump_if(Condition::Equal, R1, 0, unknown);
+        // Indices of interfaces are numbers of a namespace: without one they say nothing.
+        let other = if options.ifindex.is_some() { end } else { unknown };
+        asm.jump_if(Condition::Equal, R1, 0, other);
         // A comparison of 32 bits: the constant of one of 64 bits would be sign-extended.
         asm.jump32_if(Condition::NotEqual, R1, namespace as i32, end);
         asm.bind(unknown);
