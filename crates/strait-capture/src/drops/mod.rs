@@ -41,6 +41,9 @@ use crate::paths::stamp::Clock;
 /// Name of the program and its maps in the kernel.
 const NAME: &str = "strait_drops";
 const TRACEPOINT: &str = "kfree_skb";
+/// Function that frees the members of a packet, such as its other fragments, each as if it were a
+/// dropped packet. Before Linux 6.2 it does so for delivered packets too.
+const MEMBERS: &str = "skb_release_data";
 /// Maximum number of places. Drops at further ones are only counted together.
 pub const PLACES_MAX: u32 = 4096;
 /// Maximum number of copied bytes of a packet.
@@ -139,6 +142,7 @@ impl Monitor {
         let reasons = Reasons::of(&types)?.ok_or_else(|| missing("enum skb_drop_reason"))?;
         let tracepoint = types.tracepoints([TRACEPOINT])?[0].ok_or_else(|| missing(TRACEPOINT))?;
         let namespace = own_namespace()?;
+        let symbols = Symbols::of_kernel();
         let (counts, state) = maps().map_err(explain)?;
         let snaplen = options.snaplen.map(|snaplen| snaplen.clamp(1, SNAPLEN_MAX));
         let ring = snaplen.map(|_| RingBuffer::new(NAME, RING_BYTES)).transpose().map_err(explain)?;
@@ -148,6 +152,7 @@ impl Monitor {
             state_fd: state.as_fd().as_raw_fd(),
             offsets: offsets(&types)?,
             consumed: reasons.consumed(),
+            members: symbols.range(MEMBERS),
             has_receiver: true,
             namespace: (!options.all_namespaces || options.ifindex.is_some()).then_some(namespace),
             ifindex: options.ifindex,
@@ -160,7 +165,7 @@ impl Monitor {
             state: state.mapped()?,
             ring,
             program,
-            names: Arc::new(Names { reasons, symbols: Symbols::of_kernel() }),
+            names: Arc::new(Names { reasons, symbols }),
             clock: Clock::new(),
             namespace,
             _link: link,

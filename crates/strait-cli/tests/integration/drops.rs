@@ -220,6 +220,27 @@ fn packets_without_a_namespace_are_those_of_no_own_interface() {
     let _ = all.interrupt(LIMIT).unwrap().success();
 }
 
+/// The kernel frees the other fragments of a dropped packet as if they were dropped as well.
+#[test]
+fn reassembled_packet_is_counted_once() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let (left, right) = (wire.left(), wire.right());
+    let monitor = drops(right, &["--json", "--interval", "0.1"]);
+    left.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        socket.send_to(&[7; 5000], (right.ipv4(), DISCARD)).unwrap();
+    });
+    let namespace = namespace_of(right);
+    let is_seen = || Seen::of(&monitor.stdout(), namespace).packets("NO_SOCKET") > 0;
+    assert!(wait_until(LIMIT, is_seen), "{}", monitor.stdout());
+    let text = monitor.interrupt(LIMIT).unwrap().success().text();
+    let packets = Seen::of(&text, namespace).packets("NO_SOCKET");
+    assert_eq!((packets, snmp(right, "Udp", "NoPorts"), snmp(right, "Ip", "ReasmOKs")), (1, 1, 1));
+    let unknown = Seen::of(&text, 0);
+    let is_member = |row: &Value| row["function"].as_str().is_some_and(|name| name.contains("release_data"));
+    assert!(!unknown.rows.iter().any(is_member), "{text}");
+}
+
 /// A stopped reader leaves the ring full. The hash counts on.
 #[test]
 fn packets_without_room_in_the_ring_are_counted_as_lost() {

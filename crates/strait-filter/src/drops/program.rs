@@ -41,11 +41,14 @@ pub struct Options {
     pub offsets: Offsets,
     /// Reason of packets that are freed after their use (`SKB_CONSUMED`), if the kernel has it.
     pub consumed: Option<u32>,
+    /// First address and end of `skb_release_data`, where members of a packet are freed. The packet
+    /// itself is counted, so they are not.
+    pub members: Option<(u64, u64)>,
     /// True if the tracepoint has the receiving socket (Linux 6.11).
     pub has_receiver: bool,
     /// Count only packets of this namespace, and without `ifindex` those of no known one.
     pub namespace: Option<u32>,
-    /// Count only packets of this interface.
+    /// Count only packets of the interface with this index in `namespace`.
     pub ifindex: Option<u32>,
     /// Copy packets.
     pub copies: Option<Copies>,
@@ -75,6 +78,9 @@ pub fn program(options: &Options) -> Result<Vec<Instruction>, Error> {
     }
     asm.store(Size::W, R10, KEY + REASON, R1);
     asm.load(Size::Dw, R1, R7, DROPPED_AT);
+    if let Some(members) = options.members {
+        skip_members(&mut asm, members, end);
+    }
     asm.store(Size::Dw, R10, KEY + LOCATION, R1);
     find_interface(&mut asm, options);
     select(&mut asm, options, end);
@@ -87,6 +93,16 @@ pub fn program(options: &Options) -> Result<Vec<Instruction>, Error> {
     asm.mov(R0, 0);
     asm.exit();
     asm.finish()
+}
+
+/// Jumps to `end` if the location in R1 is between both addresses.
+fn skip_members(asm: &mut Assembler, (start, after): (u64, u64), end: Label) {
+    let other = asm.label();
+    asm.load_constant(R2, start);
+    asm.jump_if(Condition::Less, R1, R2, other);
+    asm.load_constant(R2, after);
+    asm.jump_if(Condition::Less, R1, R2, end);
+    asm.bind(other);
 }
 
 /// Stores the interface and the namespace.
