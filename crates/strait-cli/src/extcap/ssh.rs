@@ -41,12 +41,19 @@ const SSH_FAILED: i32 = 255;
 /// Exit code of a shell for a program that does not exist.
 const NOT_FOUND: i32 = 127;
 
-/// Options of ssh: no questions, no terminal, no forwarding, and an end if the other side is gone.
-const OPTIONS: [&str; 13] = [
+/// Options of ssh: no questions, no terminal, no forwarding of ports, agent or X11, no other
+/// command, no connection that others share, and an end if the other side is gone.
+const OPTIONS: [&str; 19] = [
     "-T",
     "-o",
     "BatchMode=yes",
     "-o",
+    "-a",
+    "-x",
+    "-o",
+    "ControlMaster=no",
+    "-o",
+    "RemoteCommand=none",
     "ClearAllForwardings=yes",
     "-o",
     "LogLevel=ERROR",

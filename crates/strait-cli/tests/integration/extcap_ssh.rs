@@ -196,6 +196,24 @@ fn failures_of_ssh_are_one_line() {
     assert!(code == 3 && line.contains("ssh: no such program"), "{code} {line}");
 }
 
+/// A configuration of the user that gives the other machine more than this capture needs.
+#[test]
+fn ssh_forwards_nothing_and_runs_no_other_command() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ssh")) else { return };
+    // -G prints the options that would apply, here into the FIFO.
+    let rig = Rig::new("#!/bin/sh\nexec /usr/bin/ssh -G -F \"${0%/*}/config\" \"$@\"\n");
+    let config = "ForwardAgent yes\nForwardX11 yes\nControlMaster auto\nRemoteCommand id\n";
+    fs::write(rig.path("config"), config).unwrap();
+    let fifo = rig.fifo("fifo");
+    let reader = Reader::start(&fifo);
+    let _ = rig.launch(&wire, &fifo, &["--remote-host", "gateway"]).run(LIMIT).unwrap().success();
+    let text = String::from_utf8(reader.finish()).unwrap();
+    for line in ["forwardagent no\n", "forwardx11 no\n", "controlmaster false\n"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("remotecommand id"), "{text}");
+}
+
 /// sshd on the loopback of the namespace, with a key of the test.
 #[test]
 fn remote_capture_works_with_the_system_s_sshd() {
