@@ -66,7 +66,8 @@ const OPTIONS: [&str; 19] = [
 ];
 
 /// Script of the remote shell; its parameters are the filter and the command. The filter excludes
-/// the connection itself: each packet of it would cause another one.
+/// the connection itself: each packet of it would cause another one. The shell stays as parent of
+/// the capture, so that its process id is not of another process when it is signalled.
 const SCRIPT: &str = r#"f=$1; shift
 c=${SSH_CONNECTION-}
 if [ -n "$c" ]; then
@@ -75,8 +76,14 @@ o="not (tcp and host ${a%%\%*} and port ${c%% *})"
 if [ -n "$f" ]; then f="($f) and $o"; else f=$o; fi
 fi
 exec 3<&0
-{ cat <&3; kill $$; } >/dev/null 2>&1 &
-exec "$@" "$f" </dev/null 3<&-"#;
+"$@" "$f" </dev/null 3<&- &
+p=$!
+{ cat <&3; kill $p; } >/dev/null 2>&1 &
+w=$!
+wait $p
+s=$?
+kill $w
+exit $s"#;
 
 /// Options of the remote capture.
 #[derive(Clone, Debug, Default, ClapArgs)]
