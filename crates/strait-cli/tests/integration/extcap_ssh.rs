@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use lab::{Launch, Process, Wire, program_or_skip, skip, wait_until};
 use rustix::fs::{CWD, Mode, mkfifoat};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Capture, LIMIT, STRAIT, failure, numbered, send, strait};
 use crate::tools::{self, tshark};
@@ -212,6 +212,35 @@ fn ssh_forwards_nothing_and_runs_no_other_command() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(!text.contains("remotecommand id"), "{text}");
+}
+
+/// Processes that ssh started, as for a jump host, keep its standard error open.
+#[test]
+fn end_of_ssh_is_not_delayed_by_its_children() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let ssh = "#!/bin/sh\nsleep 600 </dev/null >/dev/null &\necho $! >\"${0%/*}/child\"\n\
+        echo 'ssh: gone' >&2\n";
+    for (end, is_signalled) in [("exit 255\n", false), ("exec cat >/dev/null\n", true)] {
+        let rig = Rig::new(&format!("{ssh}{end}"));
+        let fifo = rig.fifo("fifo");
+        let reader = Reader::start(&fifo);
+        let capture = rig.launch(&wire, &fifo, &["--remote-host", "gateway"]).spawn().unwrap();
+        let child =
+            || fs::read_to_string(rig.path("child")).ok()?.trim().parse().ok().and_then(Pid::from_raw);
+        assert!(wait_until(LIMIT, || child().is_some()));
+        if is_signalled {
+            capture.signal(Signal::TERM);
+        }
+        let finished = capture.wait(LIMIT);
+        kill_process(child().unwrap(), Signal::KILL).unwrap();
+        let finished = finished.unwrap();
+        if is_signalled {
+            let _ = finished.success();
+        } else {
+            assert_eq!(failure(&finished), (1, "strait: ssh gateway: gone".into()));
+        }
+        let _ = reader.finish();
+    }
 }
 
 /// sshd on the loopback of the namespace, with a key of the test.
