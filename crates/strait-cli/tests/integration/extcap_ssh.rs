@@ -271,9 +271,11 @@ fn remote_capture_works_with_the_system_s_sshd() {
         rig.text("authorized")
     );
     fs::write(rig.path("sshd"), server).unwrap();
-    // sshd needs it; the service makes it at its start.
-    let is_made = fs::create_dir("/run/sshd").is_ok();
-    let sshd = wire.right().command(SSHD).args(["-D", "-e", "-f", &rig.text("sshd")]).spawn().unwrap();
+    // sshd needs /run/sshd, which its service makes. Here it is only in the mount namespace of sshd.
+    let script =
+        format!("mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd && exec {SSHD} -D -e -f \"$0\"");
+    let unshare = wire.right().command("unshare").args(["--mount", "--propagation", "private"]);
+    let sshd = unshare.args(["sh", "-c", &script, &rig.text("sshd")]).spawn().unwrap();
     sshd.wait_for_stderr("Server listening", LIMIT).unwrap();
 
     let fifo = rig.fifo("fifo");
@@ -293,9 +295,6 @@ fn remote_capture_works_with_the_system_s_sshd() {
         "{line}"
     );
     let _ = reader.finish();
-    if is_made {
-        fs::remove_dir("/run/sshd").unwrap();
-    }
 }
 
 /// Message of a toolbar: control, command, value.
