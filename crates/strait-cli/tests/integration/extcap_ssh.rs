@@ -3,13 +3,14 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use lab::{Launch, Process, Wire, program_or_skip, skip, wait_until};
-use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Capture, LIMIT, STRAIT, failure, numbered, send, strait};
@@ -297,6 +298,9 @@ fn remote_capture_works_with_the_system_s_sshd() {
     let _ = reader.finish();
 }
 
+/// Message of a toolbar with controls.
+const INITIALIZED: &[u8] = b"T\0\0\x02\0\0";
+
 /// Message of a toolbar: control, command, value.
 type Message = (u8, u8, String);
 
@@ -316,7 +320,6 @@ fn messages(mut bytes: &[u8]) -> Vec<Message> {
 
 #[test]
 fn toolbar_shows_the_ledger_and_the_log() {
-    const INITIALIZED: &[u8] = b"T\0\0\x02\0\0";
     const FRAMES: usize = 30;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let rig = Rig::new(FAKE_SSH);
@@ -331,10 +334,15 @@ fn toolbar_shows_the_ledger_and_the_log() {
     let pipes = ["--extcap-control-in", &input, "--extcap-control-out", &output];
     let capture = Capture::watch(strait(wire.right(), &arguments).args(pipes));
     let mut toolbar = OpenOptions::new().write(true).open(&input).unwrap();
-    // Before it is initialised, a toolbar has no controls.
+    // Before it is initialised, a toolbar has no controls. The capture reads each part before it
+    // shows the ledger, so the ledger had a chance once the second part is read.
     send(&wire, &numbered(FRAMES as u64));
+    for part in [&INITIALIZED[..2], &INITIALIZED[2..4]] {
+        toolbar.write_all(part).unwrap();
+        await_read(&toolbar);
+    }
     assert!(shown.bytes().is_empty());
-    toolbar.write_all(INITIALIZED).unwrap();
+    toolbar.write_all(&INITIALIZED[4..]).unwrap();
     let ledger = format!("received {FRAMES}: delivered {FRAMES}, filtered 0, lost 0");
     let last = || messages(&shown.bytes()).into_iter().rfind(|(control, ..)| *control == 0);
     assert!(wait_until(LIMIT, || last() == Some((0, 1, ledger.clone()))), "{:?}", messages(&shown.bytes()));
@@ -352,9 +360,54 @@ fn toolbar_shows_the_ledger_and_the_log() {
     assert!(packets.finish().len() > FRAMES * 64);
 }
 
-/// A toolbar that reads nothing must not delay the packets.
+/// Waits until the capture has read all bytes of the pipe.
+fn await_read(pipe: &File) {
+    assert!(wait_until(LIMIT, || ioctl_fionread(pipe).unwrap() == 0));
+}
+
+/// A toolbar that reads nothing must not delay the packets: neither one that has not opened its
+/// pipe, nor one with a full pipe. Once it reads, it has the last ledger.
 #[test]
 fn toolbar_that_is_not_read_does_not_stop_the_capture() {
+    const FRAMES: usize = 30;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for is_full in [false, true] {
+        let rig = Rig::new(FAKE_SSH);
+        let [fifo, input, output] = ["fifo", "in", "out"].map(|name| rig.fifo(name));
+        let packets = Reader::start(&fifo);
+        let open = || {
+            let flags = OFlags::NONBLOCK.bits() as i32;
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(&output).unwrap()
+        };
+        let full = is_full.then(|| {
+            let mut pipe = open();
+            while pipe.write(&[b'x'; 4096]).is_ok() {}
+            pipe
+        });
+        let arguments = ["extcap", "--capture", "--extcap-interface", "strait:right", "--fifo", &fifo];
+        let pipes = ["--extcap-control-in", &input, "--extcap-control-out", &output];
+        let capture = Capture::watch(strait(wire.right(), &arguments).args(pipes));
+        let mut toolbar = OpenOptions::new().write(true).open(&input).unwrap();
+        toolbar.write_all(INITIALIZED).unwrap();
+        await_read(&toolbar);
+        send(&wire, &numbered(FRAMES as u64));
+        assert!(wait_until(LIMIT, || packets.bytes().len() > FRAMES * 64), "full: {is_full}");
+        let mut pipe = full.unwrap_or_else(open);
+        let ledger = format!("received {FRAMES}: delivered {FRAMES}, filtered 0, lost 0");
+        let mut shown = Vec::new();
+        let has_ledger = || {
+            let _ = pipe.read_to_end(&mut shown);
+            String::from_utf8_lossy(&shown).contains(&ledger)
+        };
+        assert!(wait_until(LIMIT, has_ledger), "full: {is_full}");
+        let _ = capture.end(Signal::TERM).success();
+        let _ = packets.finish();
+    }
+}
+
+/// Other bytes than messages close the pipe of the toolbar, and the capture goes on.
+#[test]
+fn toolbar_with_other_bytes_does_not_stop_the_capture() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let rig = Rig::new(FAKE_SSH);
     let [fifo, input, output] = ["fifo", "in", "out"].map(|name| rig.fifo(name));
