@@ -233,22 +233,33 @@ fn maps() -> strait_sys::Result<(Hash, Map)> {
 /// Loads the program. Before Linux 6.11 the tracepoint has no receiving socket, and the verifier
 /// refuses the load of that argument.
 fn load(settings: &ProgramOptions, tracepoint: i32) -> Result<TracepointProgram, Error> {
-    let load = |settings: &ProgramOptions| {
+    let encode = |settings: &ProgramOptions| {
         let program = program(settings).map_err(|error| Error::Filter(error.to_string()))?;
-        TracepointProgram::load(NAME, &ebpf::encode(&program), tracepoint).map_err(explain)
+        Ok::<_, Error>(ebpf::encode(&program))
     };
-    match load(settings) {
-        Err(error) if !error.is_one_of(&[Errno::PERM]) => {
-            load(&ProgramOptions { has_receiver: false, ..*settings })
-        }
+    let [with, without] =
+        [*settings, ProgramOptions { has_receiver: false, ..*settings }].map(|settings| encode(&settings));
+    let (with, without) = (with?, without?);
+    let load = |has_receiver: bool| {
+        TracepointProgram::load(NAME, if has_receiver { &with } else { &without }, tracepoint)
+    };
+    Ok(with_receiver_or_without(load).map_err(explain)?)
+}
+
+/// Loads the program that reads the receiving socket, or the other one if the verifier refuses it.
+/// After other failures, such as a lack of memory, the other one would count packets of UDP sockets
+/// for no namespace.
+fn with_receiver_or_without<T>(load: impl Fn(bool) -> strait_sys::Result<T>) -> strait_sys::Result<T> {
+    match load(true) {
+        Err(error) if error.is_one_of(&[Errno::ACCESS]) => load(false),
         loaded => loaded,
     }
 }
 
 /// Names the privileges that only this program needs.
-fn explain(error: SystemError) -> Error {
+fn explain(error: SystemError) -> SystemError {
     let lacks_privilege = error.is_one_of(&[Errno::PERM]);
-    if lacks_privilege { error.remedy(PRIVILEGE).into() } else { error.into() }
+    if lacks_privilege { error.remedy(PRIVILEGE) } else { error }
 }
 
 fn missing(name: impl Into<String>) -> SystemError {
@@ -271,4 +282,31 @@ fn own_namespace() -> Result<u32, Error> {
         rustix::fs::stat(PATH).map_err(|errno| SystemError::os("look up", PATH, errno.raw_os_error()))?;
     // The kernel's numbers of namespaces have 32 bits.
     Ok(status.st_ino as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Returns the attempts to load, if the first one fails with this error.
+    fn attempts(errno: Errno) -> Vec<bool> {
+        let attempts = RefCell::default();
+        let load = |has_receiver: bool| {
+            let attempts: &RefCell<Vec<bool>> = &attempts;
+            attempts.borrow_mut().push(has_receiver);
+            if has_receiver { Err(SystemError::os("load", NAME, errno.raw_os_error())) } else { Ok(()) }
+        };
+        let _ = with_receiver_or_without(load);
+        attempts.into_inner()
+    }
+
+    #[test]
+    fn only_a_refusal_of_the_verifier_leaves_out_the_receiver() {
+        assert_eq!(attempts(Errno::ACCESS), [true, false]);
+        for errno in [Errno::PERM, Errno::NOMEM, Errno::AGAIN, Errno::TOOBIG] {
+            assert_eq!(attempts(errno), [true], "{errno}");
+        }
+    }
 }
