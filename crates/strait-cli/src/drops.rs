@@ -142,7 +142,7 @@ fn report(args: &Args, monitor: &Monitor, table: &mut Table, packets: &mut Packe
         output::print_stderr(format_args!("strait: {hidden} packets without a line: see --lines\n"));
     }
     if args.json {
-        return Ok(output::print_line(&table.json(monitor)?.to_string())?);
+        return Ok(output::print_line(&table.json(monitor.missed()?).to_string())?);
     }
     let text = table.text();
     if text.is_empty() || args.writes_stdout() { Ok(()) } else { Ok(output::print_text(&text)?) }

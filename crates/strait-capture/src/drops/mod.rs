@@ -30,7 +30,7 @@ use strait_sys::bpf::btf::Types;
 use strait_sys::bpf::{Hash, Link, Map, MappedArray, RingBuffer, TracepointProgram, nested_runs};
 use strait_sys::{Error as SystemError, Kind};
 
-pub use strait_filter::drops::Place;
+pub use strait_filter::drops::{ETHER_TYPES, IP_PROTOCOLS, Place};
 
 use self::reasons::Reasons;
 pub use self::symbols::Function;

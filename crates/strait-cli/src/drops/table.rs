@@ -27,6 +27,8 @@ pub(super) struct Table {
     counts: HashMap<Place, u64>,
     /// Packets of the interval and of all, by place, most first.
     rows: Vec<(Place, u64, u64)>,
+    /// Packets of the interval and of all that have no place.
+    uncounted: (u64, u64),
     seconds: f64,
     kernel: Arc<Names>,
     namespace: u32,
@@ -41,6 +43,7 @@ impl Table {
         Self {
             counts: HashMap::new(),
             rows: Vec::new(),
+            uncounted: (0, 0),
             seconds: 0.0,
             kernel,
             namespace,
@@ -54,6 +57,8 @@ impl Table {
         let counts = monitor.counts()?;
         self.rows = rows(&self.counts, &counts);
         self.counts = counts;
+        let uncounted = monitor.missed()?.uncounted;
+        self.uncounted = (uncounted.saturating_sub(self.uncounted.1), uncounted);
         self.seconds = elapsed.as_secs_f64();
         Ok(())
     }
@@ -61,7 +66,8 @@ impl Table {
     /// Returns the report as text; nothing if there was no drop.
     pub(super) fn text(&mut self) -> String {
         let mut text = String::new();
-        if self.rows.is_empty() {
+        let (uncounted, _) = self.uncounted;
+        if self.rows.is_empty() && uncounted == 0 {
             return text;
         }
         let rows = std::mem::take(&mut self.rows);
@@ -87,23 +93,27 @@ impl Table {
             let packets = Grouped(others.iter().map(|(_, packets, _)| packets).sum()).to_string();
             let _ = writeln!(text, "{packets:>10}  at {} more places", others.len());
         }
+        if uncounted > 0 {
+            let packets = Grouped(uncounted).to_string();
+            let _ = writeln!(text, "{packets:>10}  at further places than {}", Grouped(PLACES_MAX.into()));
+        }
         text.push('\n');
         self.rows = rows;
         text
     }
 
     /// Returns the report as JSON.
-    pub(super) fn json(&mut self, monitor: &Monitor) -> Result<Value, Error> {
+    pub(super) fn json(&mut self, missed: Missed) -> Value {
         let rows = std::mem::take(&mut self.rows);
         let drops: Vec<Value> = rows.iter().map(|row| self.row_json(row)).collect();
-        let missed = monitor.missed()?;
-        Ok(json!({
+        json!({
             "seconds": self.seconds,
             "packets": rows.iter().map(|(_, packets, _)| packets).sum::<u64>(),
             "total": self.total(),
             "drops": drops,
+            "uncounted": self.uncounted.0,
             "missed": { "uncounted": missed.uncounted, "nested": missed.nested, "lost": missed.lost },
-        }))
+        })
     }
 
     fn row_json(&mut self, (place, packets, total): &(Place, u64, u64)) -> Value {
@@ -199,14 +209,16 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Returns the protocol of the packets: `IPv4 udp`, `ARP`, `0x88b5`, or `-` if it is unknown.
+/// Returns the protocol of the packets: `IPv4 udp`, `ARP`, `other`, `IPv4 other`, or `-` if it is unknown.
 fn protocol(place: &Place) -> String {
     let ether = match place.ether_type {
         0 => return "-".into(),
+        Place::OTHER_TYPE => return "other".into(),
         kind => ether_type::name(kind).map_or_else(|| format!("{kind:#06x}"), str::to_owned),
     };
     match place.ip_protocol {
         0 => ether,
+        Place::OTHER_PROTOCOL => format!("{ether} other"),
         inner => match ip::name(inner) {
             Some(name) => format!("{ether} {name}"),
             None => format!("{ether} {inner}"),
@@ -223,6 +235,8 @@ fn function(kernel: &Names, place: &Place) -> String {
 
 #[cfg(test)]
 mod tests {
+    use strait_capture::drops::{ETHER_TYPES, IP_PROTOCOLS};
+
     use super::*;
 
     fn place(ether_type: u16, ip_protocol: u8) -> Place {
@@ -231,9 +245,26 @@ mod tests {
 
     #[test]
     fn protocols_are_named() {
-        let names = [(0, 0), (0x0806, 0), (0x0800, 17), (0x86dd, 58), (0x0800, 254), (0x88b5, 0)]
+        let names = [(0, 0), (0x0806, 0), (0x0800, 17), (0x86dd, 58), (0x86dd, 44), (4, 0)]
             .map(|(ether_type, inner)| protocol(&place(ether_type, inner)));
-        assert_eq!(names, ["-", "ARP", "IPv4 udp", "IPv6 icmp6", "IPv4 254", "0x88b5"]);
+        assert_eq!(names, ["-", "ARP", "IPv4 udp", "IPv6 icmp6", "IPv6 44", "0x0004"]);
+        let others = [place(Place::OTHER_TYPE, 0), place(0x0800, Place::OTHER_PROTOCOL)];
+        assert_eq!(others.map(|place| protocol(&place)), ["other", "IPv4 other"]);
+        for kind in (0..=u16::MAX).filter(|kind| ether_type::name(*kind).is_some()) {
+            assert!(ETHER_TYPES.contains(&kind), "{kind:#06x}");
+        }
+        for inner in (0..=u8::MAX).filter(|inner| ip::name(*inner).is_some()) {
+            assert!(IP_PROTOCOLS.contains(&inner), "{inner}");
+        }
+    }
+
+    #[test]
+    fn packets_without_a_place_have_a_row() {
+        let mut table = Table::new(Arc::default(), 1);
+        assert_eq!(table.text(), "");
+        table.uncounted = (1234, 5678);
+        assert!(table.text().contains("     1,234  at further places than 4,096\n"), "{}", table.text());
+        assert_eq!(table.json(Missed::default())["uncounted"], 1234);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket,
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{LIMIT, await_open, count, failure, run, status, strait};
+use crate::rig::{LIMIT, await_open, count, failure, run, send, status, strait};
 use crate::tools::{self, tshark};
 
 const DISCARD: u16 = 9;
@@ -239,6 +239,32 @@ fn reassembled_packet_is_counted_once() {
     let unknown = Seen::of(&text, 0);
     let is_member = |row: &Value| row["function"].as_str().is_some_and(|name| name.contains("release_data"));
     assert!(!unknown.rows.iter().any(is_member), "{text}");
+}
+
+/// A sender that varies the type must not use up the places.
+#[test]
+fn packets_of_unknown_types_have_one_place() {
+    const PACKETS: u16 = 60;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let monitor = drops(wire.right(), &["-i", "right", "--json", "--interval", "0.1"]);
+    let frame = |number: u16| {
+        let mut frame = vec![0; 60];
+        frame[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
+        frame[12..14].copy_from_slice(&(0x8900 + number).to_be_bytes());
+        frame
+    };
+    send(&wire, &(0..PACKETS).map(frame).collect::<Vec<_>>());
+    let namespace = namespace_of(wire.right());
+    let others = || {
+        let rows = Seen::of(&monitor.stdout(), namespace).rows.into_iter();
+        rows.filter(|row| row["reason"] == "UNHANDLED_PROTO")
+    };
+    let packets = || others().map(|row| count(&row, "packets")).sum::<u64>();
+    assert!(wait_until(LIMIT, || packets() == u64::from(PACKETS)), "{}", monitor.stdout());
+    for row in others() {
+        assert_eq!(row["protocol"], "other");
+    }
+    let _ = monitor.interrupt(LIMIT).unwrap().success();
 }
 
 /// A stopped reader leaves the ring full. The hash counts on.

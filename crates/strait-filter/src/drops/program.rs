@@ -4,7 +4,8 @@
 
 use super::copy;
 use super::layout::{
-    ETHER_TYPE, IFINDEX, IP_PROTOCOL, LOCATION, LOST, NAMESPACE, Offsets, PAD, Place, REASON, UNCOUNTED,
+    ETHER_TYPE, ETHER_TYPES, IFINDEX, IP_PROTOCOL, IP_PROTOCOLS, LOCATION, LOST, NAMESPACE, Offsets, PAD,
+    Place, REASON, UNCOUNTED,
 };
 use crate::ebpf::{
     Assembler, Condition, Instruction, Label, Operation,
@@ -179,6 +180,7 @@ fn find_protocol(asm: &mut Assembler, offsets: &Offsets) {
     asm.store(Size::H, R10, KEY + IP_PROTOCOL, 0);
     asm.load(Size::H, R1, R6, offsets.skb_protocol);
     asm.swap_big_endian(R1, 16);
+    bucket(asm, ETHER_TYPES.map(i32::from), Place::OTHER_TYPE.into());
     asm.store(Size::H, R10, KEY + ETHER_TYPE, R1);
     for (ether_type, at) in [IPV4, IPV6] {
         asm.mov(R3, at);
@@ -197,8 +199,22 @@ fn find_protocol(asm: &mut Assembler, offsets: &Offsets) {
     asm.alu(Operation::Add, R1, i32::from(KEY + IP_PROTOCOL));
     asm.mov(R2, 1);
     asm.call(op::PROBE_READ_KERNEL);
+    asm.load(Size::B, R1, R10, KEY + IP_PROTOCOL);
+    bucket(asm, IP_PROTOCOLS.map(i32::from), Place::OTHER_PROTOCOL.into());
+    asm.store(Size::B, R10, KEY + IP_PROTOCOL, R1);
     asm.bind(done);
     asm.store(Size::B, R10, KEY + PAD, 0);
+}
+
+/// R1 = `other`, unless it is one of the known numbers. Otherwise a sender could fill the hash by
+/// packets with different numbers.
+fn bucket<const N: usize>(asm: &mut Assembler, known: [i32; N], other: i32) {
+    let is_known = asm.label();
+    for number in known {
+        asm.jump_if(Condition::Equal, R1, number, is_known);
+    }
+    asm.mov(R1, other);
+    asm.bind(is_known);
 }
 
 /// Adds one to the counter of the place.
