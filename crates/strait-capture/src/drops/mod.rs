@@ -127,8 +127,8 @@ pub struct Monitor {
     names: Arc<Names>,
     clock: Clock,
     namespace: u32,
-    /// Held for its drop, which detaches the program.
-    _link: Link,
+    /// Attaches the program until its drop.
+    link: Option<Link>,
 }
 
 impl Monitor {
@@ -168,7 +168,7 @@ impl Monitor {
             names: Arc::new(Names { reasons, symbols }),
             clock: Clock::new(),
             namespace,
-            _link: link,
+            link: Some(link),
         })
     }
 
@@ -212,6 +212,11 @@ impl Monitor {
             link_type: record.link_type as u16,
             bytes,
         })
+    }
+
+    /// Detaches the program. The counts and the copied packets stay.
+    pub fn stop(&mut self) {
+        self.link = None;
     }
 
     /// Returns the names of reasons and functions.

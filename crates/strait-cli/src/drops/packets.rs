@@ -32,6 +32,8 @@ pub(super) struct Packets {
     prints: bool,
     limit: Limit,
     hidden: u64,
+    /// Packets that are not in the file, because they have no known header.
+    headerless: u64,
     lines: String,
     is_prompt: bool,
 }
@@ -44,6 +46,7 @@ impl Packets {
             prints: args.packets,
             limit: Limit::new(args.lines, args.interval, Instant::now()),
             hidden: 0,
+            headerless: 0,
             lines: String::new(),
             is_prompt: args.writes_stdout(),
         })
@@ -91,8 +94,12 @@ impl Packets {
         if is_shown {
             self.print(&packet, &reason);
         }
-        // A packet without a known header would be an empty one in the file.
-        if let Some(file) = self.file.as_mut().filter(|_| !packet.bytes.is_empty()) {
+        if let Some(file) = &mut self.file {
+            // It would be an empty packet in the file.
+            if packet.bytes.is_empty() {
+                self.headerless += 1;
+                return Ok(true);
+            }
             file.write(&FrameRef {
                 timestamp_ns: packet.timestamp_ns,
                 bytes: packet.bytes,
@@ -132,6 +139,12 @@ impl Packets {
     /// Returns the number of packets that had no line since the last call, if there are any.
     pub(super) fn take_hidden(&mut self) -> Option<u64> {
         Some(std::mem::take(&mut self.hidden)).filter(|hidden| *hidden > 0)
+    }
+
+    /// Returns the number of packets since the start that are not in the file, because they have no
+    /// known header.
+    pub(super) fn headerless(&self) -> u64 {
+        self.headerless
     }
 
     /// Completes the file.

@@ -103,7 +103,7 @@ impl Table {
     }
 
     /// Returns the report as JSON.
-    pub(super) fn json(&mut self, missed: Missed) -> Value {
+    pub(super) fn json(&mut self, missed: Missed, headerless: u64) -> Value {
         let rows = std::mem::take(&mut self.rows);
         let drops: Vec<Value> = rows.iter().map(|row| self.row_json(row)).collect();
         json!({
@@ -112,7 +112,7 @@ impl Table {
             "total": self.total(),
             "drops": drops,
             "uncounted": self.uncounted.0,
-            "missed": { "uncounted": missed.uncounted, "nested": missed.nested, "lost": missed.lost },
+            "missed": { "uncounted": missed.uncounted, "nested": missed.nested, "lost": missed.lost, "headerless": headerless },
         })
     }
 
@@ -168,8 +168,8 @@ impl Table {
     }
 
     /// Returns the sums since the start.
-    pub(super) fn totals(&self, missed: Missed) -> Totals {
-        Totals { packets: self.total(), places: self.counts.len(), missed }
+    pub(super) fn totals(&self, missed: Missed, headerless: u64) -> Totals {
+        Totals { packets: self.total(), places: self.counts.len(), missed, headerless }
     }
 }
 
@@ -189,6 +189,8 @@ pub(super) struct Totals {
     packets: u64,
     places: usize,
     missed: Missed,
+    /// Packets that are not in the file.
+    headerless: u64,
 }
 
 impl fmt::Display for Totals {
@@ -204,6 +206,9 @@ impl fmt::Display for Totals {
         }
         if lost > 0 {
             write!(f, "; {} packets counted, but not copied: the ring was full", Grouped(lost))?;
+        }
+        if self.headerless > 0 {
+            write!(f, "; {} packets without a known header are not in the file", Grouped(self.headerless))?;
         }
         Ok(())
     }
@@ -264,7 +269,7 @@ mod tests {
         assert_eq!(table.text(), "");
         table.uncounted = (1234, 5678);
         assert!(table.text().contains("     1,234  at further places than 4,096\n"), "{}", table.text());
-        assert_eq!(table.json(Missed::default())["uncounted"], 1234);
+        assert_eq!(table.json(Missed::default(), 0)["uncounted"], 1234);
     }
 
     #[test]
@@ -290,8 +295,9 @@ mod tests {
     #[test]
     fn totals_name_each_loss() {
         let missed = Missed { uncounted: 1, nested: 2, lost: 3000 };
-        let text = Totals { packets: 1_000_000, places: 4, missed }.to_string();
+        let text = Totals { packets: 1_000_000, places: 4, missed, headerless: 5 }.to_string();
         assert!(text.starts_with("the kernel dropped 1,000,000 packets at 4 places; 1 packets"), "{text}");
+        assert!(text.ends_with("; 5 packets without a known header are not in the file"), "{text}");
         assert!(text.contains("; 2 packets not seen") && text.contains("; 3,000 packets counted"), "{text}");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use lab::{End, Process, Wire, program_or_skip, root_or_skip, wait_until};
@@ -265,6 +266,33 @@ fn packets_of_unknown_types_have_one_place() {
         assert_eq!(row["protocol"], "other");
     }
     let _ = monitor.interrupt(LIMIT).unwrap().success();
+}
+
+/// Packets between local sockets have no header of a network.
+#[test]
+fn packets_without_a_header_are_counted_beside_the_file() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drops.pcapng");
+    let right = wire.right();
+    let monitor = drops(right, &["--json", "--interval", "0.1", "-w", file.to_str().unwrap()]);
+    right.run(|| {
+        let (one, other) = UnixDatagram::pair().unwrap();
+        for _ in 0..7 {
+            one.send(b"unread").unwrap();
+        }
+        drop(other);
+    });
+    let namespace = namespace_of(right);
+    let own =
+        |text: &str| Seen::of(text, namespace).rows.iter().map(|row| count(row, "packets")).sum::<u64>();
+    assert!(wait_until(LIMIT, || own(&monitor.stdout()) >= 7), "{}", monitor.stdout());
+    let text = monitor.interrupt(LIMIT).unwrap().success().text();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let missed = |name: &str| count(&last["missed"], name);
+    assert!(missed("headerless") >= 7, "{text}");
+    let written: u64 = if tools::present() { comments(&file).values().sum() } else { return };
+    assert_eq!(written + missed("lost") + missed("headerless"), count(&last, "total"), "{text}");
 }
 
 /// A stopped reader leaves the ring full. The hash counts on.
