@@ -214,7 +214,8 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Returns the protocol of the packets: `IPv4 udp`, `ARP`, `other`, `IPv4 other`, or `-` if it is unknown.
+/// Returns the protocol of the packets: `IPv4 udp`, `ARP`, `other`, `IPv4 other`, or `-` if it is
+/// unknown.
 fn protocol(place: &Place) -> String {
     let ether = match place.ether_type {
         0 => return "-".into(),

@@ -272,7 +272,7 @@ fn remote_capture_works_with_the_system_s_sshd() {
         rig.text("authorized")
     );
     fs::write(rig.path("sshd"), server).unwrap();
-    // sshd needs /run/sshd, which its service makes. Here it is only in the mount namespace of sshd.
+    // sshd needs /run/sshd, which its service makes. Here it is only in sshd's mount namespace.
     let script =
         format!("mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd && exec {SSHD} -D -e -f \"$0\"");
     let unshare = wire.right().command("unshare").args(["--mount", "--propagation", "private"]);
