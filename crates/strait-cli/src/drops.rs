@@ -90,8 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut monitor = Monitor::open(&options)?;
     let mut packets = Packets::open(args)?;
     let terminated = strait_os::process::on_termination()?;
-    // Dropped before the first packet is parsed.
+    // Dropped before the first packet is parsed, and before another thread starts.
     strait_os::process::drop_capabilities(args.write.is_some())?;
+    packets.start()?;
     if monitor.names().lacks_functions() {
         output::print_stderr(format_args!(
             "strait: functions are shown as addresses: their names need CAP_SYSLOG, or kernel.kptr_restrict=0\n"
@@ -99,8 +100,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let mut table = Table::new(monitor.names().clone(), monitor.namespace());
     let watched = watch(args, &mut monitor, &mut table, &mut packets, terminated);
+    let headerless = packets.headerless();
     let closed = packets.close();
-    let totals = table.totals(monitor.missed()?);
+    let totals = table.totals(monitor.missed()?, headerless);
     if !args.json {
         output::print_stderr(format_args!("{totals}\n"));
     }
@@ -121,6 +123,10 @@ fn watch(
     loop {
         let now = Instant::now();
         let is_over = terminated.load(Ordering::Relaxed) || end.is_some_and(|end| now >= end);
+        if is_over {
+            // Later drops would be counted, but not be in the file.
+            monitor.stop();
+        }
         let has_more = packets.take(monitor, table, is_over)?;
         if is_over || now.duration_since(began) >= args.interval {
             table.take(monitor, now.duration_since(began))?;
@@ -141,7 +147,7 @@ fn report(args: &Args, monitor: &Monitor, table: &mut Table, packets: &mut Packe
         output::print_stderr(format_args!("strait: {hidden} packets without a line: see --lines\n"));
     }
     if args.json {
-        return Ok(output::print_line(&table.json(monitor)?.to_string())?);
+        return Ok(output::print_line(&table.json(monitor.missed()?, packets.headerless()).to_string())?);
     }
     let text = table.text();
     if text.is_empty() || args.writes_stdout() { Ok(()) } else { Ok(output::print_text(&text)?) }

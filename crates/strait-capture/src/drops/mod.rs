@@ -30,7 +30,7 @@ use strait_sys::bpf::btf::Types;
 use strait_sys::bpf::{Hash, Link, Map, MappedArray, RingBuffer, TracepointProgram, nested_runs};
 use strait_sys::{Error as SystemError, Kind};
 
-pub use strait_filter::drops::Place;
+pub use strait_filter::drops::{ETHER_TYPES, IP_PROTOCOLS, Place};
 
 use self::reasons::Reasons;
 pub use self::symbols::Function;
@@ -41,6 +41,9 @@ use crate::paths::stamp::Clock;
 /// Name of the program and its maps in the kernel.
 const NAME: &str = "strait_drops";
 const TRACEPOINT: &str = "kfree_skb";
+/// Function that frees the members of a packet, such as its other fragments, each as if it were a
+/// dropped packet. Before Linux 6.2 it does so for delivered packets too.
+const MEMBERS: &str = "skb_release_data";
 /// Maximum number of places. Drops at further ones are only counted together.
 pub const PLACES_MAX: u32 = 4096;
 /// Maximum number of copied bytes of a packet.
@@ -58,7 +61,7 @@ pub struct Options {
     /// Count the packets of all network namespaces, instead of those of this thread's and those of
     /// which the kernel does not show any.
     pub all_namespaces: bool,
-    /// Count only packets of the interface with this index.
+    /// Count only packets of the interface with this index in this thread's network namespace.
     pub ifindex: Option<u32>,
     /// Copy the packets, each up to this number of bytes, at most [`SNAPLEN_MAX`].
     pub snaplen: Option<u32>,
@@ -91,7 +94,7 @@ pub struct Packet<'a> {
 }
 
 /// Names of reasons and functions in the running kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Names {
     reasons: Reasons,
     symbols: Symbols,
@@ -124,8 +127,8 @@ pub struct Monitor {
     names: Arc<Names>,
     clock: Clock,
     namespace: u32,
-    /// Held for its drop, which detaches the program.
-    _link: Link,
+    /// Attaches the program until its drop.
+    link: Option<Link>,
 }
 
 impl Monitor {
@@ -139,6 +142,7 @@ impl Monitor {
         let reasons = Reasons::of(&types)?.ok_or_else(|| missing("enum skb_drop_reason"))?;
         let tracepoint = types.tracepoints([TRACEPOINT])?[0].ok_or_else(|| missing(TRACEPOINT))?;
         let namespace = own_namespace()?;
+        let symbols = Symbols::of_kernel();
         let (counts, state) = maps().map_err(explain)?;
         let snaplen = options.snaplen.map(|snaplen| snaplen.clamp(1, SNAPLEN_MAX));
         let ring = snaplen.map(|_| RingBuffer::new(NAME, RING_BYTES)).transpose().map_err(explain)?;
@@ -148,8 +152,9 @@ impl Monitor {
             state_fd: state.as_fd().as_raw_fd(),
             offsets: offsets(&types)?,
             consumed: reasons.consumed(),
+            members: symbols.range(MEMBERS),
             has_receiver: true,
-            namespace: (!options.all_namespaces).then_some(namespace),
+            namespace: (!options.all_namespaces || options.ifindex.is_some()).then_some(namespace),
             ifindex: options.ifindex,
             copies: copies.map(|(ring, snaplen)| Copies { ring_fd: ring.as_fd().as_raw_fd(), snaplen }),
         };
@@ -160,10 +165,10 @@ impl Monitor {
             state: state.mapped()?,
             ring,
             program,
-            names: Arc::new(Names { reasons, symbols: Symbols::of_kernel() }),
+            names: Arc::new(Names { reasons, symbols }),
             clock: Clock::new(),
             namespace,
-            _link: link,
+            link: Some(link),
         })
     }
 
@@ -209,6 +214,11 @@ impl Monitor {
         })
     }
 
+    /// Detaches the program. The counts and the copied packets stay.
+    pub fn stop(&mut self) {
+        self.link = None;
+    }
+
     /// Returns the names of reasons and functions.
     pub fn names(&self) -> &Arc<Names> {
         &self.names
@@ -228,22 +238,33 @@ fn maps() -> strait_sys::Result<(Hash, Map)> {
 /// Loads the program. Before Linux 6.11 the tracepoint has no receiving socket, and the verifier
 /// refuses the load of that argument.
 fn load(settings: &ProgramOptions, tracepoint: i32) -> Result<TracepointProgram, Error> {
-    let load = |settings: &ProgramOptions| {
+    let encode = |settings: &ProgramOptions| {
         let program = program(settings).map_err(|error| Error::Filter(error.to_string()))?;
-        TracepointProgram::load(NAME, &ebpf::encode(&program), tracepoint).map_err(explain)
+        Ok::<_, Error>(ebpf::encode(&program))
     };
-    match load(settings) {
-        Err(error) if !error.is_one_of(&[Errno::PERM]) => {
-            load(&ProgramOptions { has_receiver: false, ..*settings })
-        }
+    let [with, without] =
+        [*settings, ProgramOptions { has_receiver: false, ..*settings }].map(|settings| encode(&settings));
+    let (with, without) = (with?, without?);
+    let load = |has_receiver: bool| {
+        TracepointProgram::load(NAME, if has_receiver { &with } else { &without }, tracepoint)
+    };
+    Ok(with_receiver_or_without(load).map_err(explain)?)
+}
+
+/// Loads the program that reads the receiving socket, or the other one if the verifier refuses it.
+/// After other failures, such as a lack of memory, the other one would count packets of UDP sockets
+/// for no namespace.
+fn with_receiver_or_without<T>(load: impl Fn(bool) -> strait_sys::Result<T>) -> strait_sys::Result<T> {
+    match load(true) {
+        Err(error) if error.is_one_of(&[Errno::ACCESS]) => load(false),
         loaded => loaded,
     }
 }
 
 /// Names the privileges that only this program needs.
-fn explain(error: SystemError) -> Error {
+fn explain(error: SystemError) -> SystemError {
     let lacks_privilege = error.is_one_of(&[Errno::PERM]);
-    if lacks_privilege { error.remedy(PRIVILEGE).into() } else { error.into() }
+    if lacks_privilege { error.remedy(PRIVILEGE) } else { error }
 }
 
 fn missing(name: impl Into<String>) -> SystemError {
@@ -266,4 +287,31 @@ fn own_namespace() -> Result<u32, Error> {
         rustix::fs::stat(PATH).map_err(|errno| SystemError::os("look up", PATH, errno.raw_os_error()))?;
     // The kernel's numbers of namespaces have 32 bits.
     Ok(status.st_ino as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Returns the attempts to load, if the first one fails with this error.
+    fn attempts(errno: Errno) -> Vec<bool> {
+        let attempts = RefCell::default();
+        let load = |has_receiver: bool| {
+            let attempts: &RefCell<Vec<bool>> = &attempts;
+            attempts.borrow_mut().push(has_receiver);
+            if has_receiver { Err(SystemError::os("load", NAME, errno.raw_os_error())) } else { Ok(()) }
+        };
+        let _ = with_receiver_or_without(load);
+        attempts.into_inner()
+    }
+
+    #[test]
+    fn only_a_refusal_of_the_verifier_leaves_out_the_receiver() {
+        assert_eq!(attempts(Errno::ACCESS), [true, false]);
+        for errno in [Errno::PERM, Errno::NOMEM, Errno::AGAIN, Errno::TOOBIG] {
+            assert_eq!(attempts(errno), [true], "{errno}");
+        }
+    }
 }

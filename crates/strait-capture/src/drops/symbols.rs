@@ -58,6 +58,18 @@ impl Symbols {
         self.functions.is_empty()
     }
 
+    /// Returns the address of the function with this name, and the next one of another function.
+    /// The compiler may append a suffix to the name, as in `name.isra.0`.
+    pub(super) fn range(&self, name: &str) -> Option<(u64, u64)> {
+        let is_named = |(_, start, end): &(u64, usize, usize)| {
+            let rest = self.names[*start..*end].strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && !rest.contains("cold")))
+        };
+        let (start, ..) = *self.functions.iter().find(|function| is_named(function))?;
+        let after = self.functions.partition_point(|(address, ..)| *address <= start);
+        Some((start, self.functions.get(after)?.0))
+    }
+
     /// Returns the function with this address.
     pub(super) fn find(&self, location: u64) -> Option<Function<'_>> {
         let after = self.functions.partition_point(|(address, ..)| *address <= location);
@@ -92,6 +104,17 @@ mod tests {
         assert_eq!(find(0xffff_ffff_8100_0190), Some(("second", 0x90)));
         assert_eq!(find(0xffff_ffff_80ff_ffff), None);
         assert_eq!(find(0xffff_ffff_8100_0200 + FUNCTION_BYTES_MAX), None);
+    }
+
+    #[test]
+    fn range_ends_at_the_next_function() {
+        let lines =
+            "ffffffff81000300 t third.cold\nffffffff81000310 T last\nffffffff81000280 t fourth.isra.0\n";
+        let symbols = Symbols::read([LINES, lines].concat().as_bytes());
+        assert_eq!(symbols.range("first"), Some((0xffff_ffff_8100_0000, 0xffff_ffff_8100_0100)));
+        assert_eq!(symbols.range("third"), Some((0xffff_ffff_8100_0200, 0xffff_ffff_8100_0280)));
+        assert_eq!(symbols.range("fourth"), Some((0xffff_ffff_8100_0280, 0xffff_ffff_8100_0300)));
+        assert_eq!([symbols.range("last"), symbols.range("fir"), symbols.range("data")], [None; 3]);
     }
 
     #[test]

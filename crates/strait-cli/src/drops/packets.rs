@@ -32,6 +32,8 @@ pub(super) struct Packets {
     prints: bool,
     limit: Limit,
     hidden: u64,
+    /// Packets that are not in the file, because they have no known header.
+    headerless: u64,
     lines: String,
     is_prompt: bool,
 }
@@ -44,9 +46,16 @@ impl Packets {
             prints: args.packets,
             limit: Limit::new(args.lines, args.interval, Instant::now()),
             hidden: 0,
+            headerless: 0,
             lines: String::new(),
             is_prompt: args.writes_stdout(),
         })
+    }
+
+    /// Starts the thread that compresses the file, if it is compressed. The thread gets the
+    /// capabilities of this one, so these are dropped before.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.file.as_mut().map_or(Ok(()), FileSink::start)?)
     }
 
     /// Reads packets. Returns true if there may be more.
@@ -85,8 +94,12 @@ impl Packets {
         if is_shown {
             self.print(&packet, &reason);
         }
-        // A packet without a known header would be an empty one in the file.
-        if let Some(file) = self.file.as_mut().filter(|_| !packet.bytes.is_empty()) {
+        if let Some(file) = &mut self.file {
+            // It would be an empty packet in the file.
+            if packet.bytes.is_empty() {
+                self.headerless += 1;
+                return Ok(true);
+            }
             file.write(&FrameRef {
                 timestamp_ns: packet.timestamp_ns,
                 bytes: packet.bytes,
@@ -128,6 +141,12 @@ impl Packets {
         Some(std::mem::take(&mut self.hidden)).filter(|hidden| *hidden > 0)
     }
 
+    /// Returns the number of packets since the start that are not in the file, because they have no
+    /// known header.
+    pub(super) fn headerless(&self) -> u64 {
+        self.headerless
+    }
+
     /// Completes the file.
     pub(super) fn close(self) -> Result<(), Error> {
         if let Some(file) = self.file {
@@ -150,10 +169,8 @@ fn create(args: &Args, file: &str) -> Result<FileSink, Error> {
         name: Some(args.interface.clone().unwrap_or_else(|| name.to_owned())),
         ..SinkInterface::default()
     };
-    let mut file = FileSink::create(SinkOptions {
+    Ok(FileSink::create(SinkOptions {
         interfaces: LINKS.map(interface).to_vec(),
         ..SinkOptions::new(Target::parse(file), clock::realtime_ns())
-    })?;
-    file.start()?;
-    Ok(file)
+    })?)
 }

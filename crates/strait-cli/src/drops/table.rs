@@ -27,6 +27,8 @@ pub(super) struct Table {
     counts: HashMap<Place, u64>,
     /// Packets of the interval and of all, by place, most first.
     rows: Vec<(Place, u64, u64)>,
+    /// Packets of the interval and of all that have no place.
+    uncounted: (u64, u64),
     seconds: f64,
     kernel: Arc<Names>,
     namespace: u32,
@@ -41,6 +43,7 @@ impl Table {
         Self {
             counts: HashMap::new(),
             rows: Vec::new(),
+            uncounted: (0, 0),
             seconds: 0.0,
             kernel,
             namespace,
@@ -54,6 +57,8 @@ impl Table {
         let counts = monitor.counts()?;
         self.rows = rows(&self.counts, &counts);
         self.counts = counts;
+        let uncounted = monitor.missed()?.uncounted;
+        self.uncounted = (uncounted.saturating_sub(self.uncounted.1), uncounted);
         self.seconds = elapsed.as_secs_f64();
         Ok(())
     }
@@ -61,7 +66,8 @@ impl Table {
     /// Returns the report as text; nothing if there was no drop.
     pub(super) fn text(&mut self) -> String {
         let mut text = String::new();
-        if self.rows.is_empty() {
+        let (uncounted, _) = self.uncounted;
+        if self.rows.is_empty() && uncounted == 0 {
             return text;
         }
         let rows = std::mem::take(&mut self.rows);
@@ -87,23 +93,27 @@ impl Table {
             let packets = Grouped(others.iter().map(|(_, packets, _)| packets).sum()).to_string();
             let _ = writeln!(text, "{packets:>10}  at {} more places", others.len());
         }
+        if uncounted > 0 {
+            let packets = Grouped(uncounted).to_string();
+            let _ = writeln!(text, "{packets:>10}  at further places than {}", Grouped(PLACES_MAX.into()));
+        }
         text.push('\n');
         self.rows = rows;
         text
     }
 
     /// Returns the report as JSON.
-    pub(super) fn json(&mut self, monitor: &Monitor) -> Result<Value, Error> {
+    pub(super) fn json(&mut self, missed: Missed, headerless: u64) -> Value {
         let rows = std::mem::take(&mut self.rows);
         let drops: Vec<Value> = rows.iter().map(|row| self.row_json(row)).collect();
-        let missed = monitor.missed()?;
-        Ok(json!({
+        json!({
             "seconds": self.seconds,
             "packets": rows.iter().map(|(_, packets, _)| packets).sum::<u64>(),
             "total": self.total(),
             "drops": drops,
-            "missed": { "uncounted": missed.uncounted, "nested": missed.nested, "lost": missed.lost },
-        }))
+            "uncounted": self.uncounted.0,
+            "missed": { "uncounted": missed.uncounted, "nested": missed.nested, "lost": missed.lost, "headerless": headerless },
+        })
     }
 
     fn row_json(&mut self, (place, packets, total): &(Place, u64, u64)) -> Value {
@@ -131,7 +141,7 @@ impl Table {
 
     /// Returns the name of the interface, if it is in the namespace of the command.
     fn interface(&mut self, place: &Place) -> Option<String> {
-        if place.ifindex == 0 || ![0, self.namespace].contains(&place.namespace) {
+        if place.ifindex == 0 || place.namespace != self.namespace {
             return None;
         }
         if let Some(name) = self.names.get(&place.ifindex) {
@@ -147,9 +157,8 @@ impl Table {
     fn interface_text(&mut self, place: &Place) -> String {
         match (self.interface(place), place) {
             (Some(name), _) => name,
-            (None, Place { ifindex: 0, namespace, .. }) if [0, self.namespace].contains(namespace) => {
-                "-".into()
-            }
+            (None, Place { ifindex: 0, namespace, .. }) if *namespace == self.namespace => "-".into(),
+            (None, Place { ifindex, namespace: 0, .. }) => format!("{ifindex}@?"),
             (None, Place { ifindex, namespace, .. }) => format!("{ifindex}@{namespace}"),
         }
     }
@@ -159,8 +168,8 @@ impl Table {
     }
 
     /// Returns the sums since the start.
-    pub(super) fn totals(&self, missed: Missed) -> Totals {
-        Totals { packets: self.total(), places: self.counts.len(), missed }
+    pub(super) fn totals(&self, missed: Missed, headerless: u64) -> Totals {
+        Totals { packets: self.total(), places: self.counts.len(), missed, headerless }
     }
 }
 
@@ -180,6 +189,8 @@ pub(super) struct Totals {
     packets: u64,
     places: usize,
     missed: Missed,
+    /// Packets that are not in the file.
+    headerless: u64,
 }
 
 impl fmt::Display for Totals {
@@ -196,18 +207,24 @@ impl fmt::Display for Totals {
         if lost > 0 {
             write!(f, "; {} packets counted, but not copied: the ring was full", Grouped(lost))?;
         }
+        if self.headerless > 0 {
+            write!(f, "; {} packets without a known header are not in the file", Grouped(self.headerless))?;
+        }
         Ok(())
     }
 }
 
-/// Returns the protocol of the packets: `IPv4 udp`, `ARP`, `0x88b5`, or `-` if it is unknown.
+/// Returns the protocol of the packets: `IPv4 udp`, `ARP`, `other`, `IPv4 other`, or `-` if it is
+/// unknown.
 fn protocol(place: &Place) -> String {
     let ether = match place.ether_type {
         0 => return "-".into(),
+        Place::OTHER_TYPE => return "other".into(),
         kind => ether_type::name(kind).map_or_else(|| format!("{kind:#06x}"), str::to_owned),
     };
     match place.ip_protocol {
         0 => ether,
+        Place::OTHER_PROTOCOL => format!("{ether} other"),
         inner => match ip::name(inner) {
             Some(name) => format!("{ether} {name}"),
             None => format!("{ether} {inner}"),
@@ -224,6 +241,8 @@ fn function(kernel: &Names, place: &Place) -> String {
 
 #[cfg(test)]
 mod tests {
+    use strait_capture::drops::{ETHER_TYPES, IP_PROTOCOLS};
+
     use super::*;
 
     fn place(ether_type: u16, ip_protocol: u8) -> Place {
@@ -232,9 +251,36 @@ mod tests {
 
     #[test]
     fn protocols_are_named() {
-        let names = [(0, 0), (0x0806, 0), (0x0800, 17), (0x86dd, 58), (0x0800, 254), (0x88b5, 0)]
+        let names = [(0, 0), (0x0806, 0), (0x0800, 17), (0x86dd, 58), (0x86dd, 44), (4, 0)]
             .map(|(ether_type, inner)| protocol(&place(ether_type, inner)));
-        assert_eq!(names, ["-", "ARP", "IPv4 udp", "IPv6 icmp6", "IPv4 254", "0x88b5"]);
+        assert_eq!(names, ["-", "ARP", "IPv4 udp", "IPv6 icmp6", "IPv6 44", "0x0004"]);
+        let others = [place(Place::OTHER_TYPE, 0), place(0x0800, Place::OTHER_PROTOCOL)];
+        assert_eq!(others.map(|place| protocol(&place)), ["other", "IPv4 other"]);
+        for kind in (0..=u16::MAX).filter(|kind| ether_type::name(*kind).is_some()) {
+            assert!(ETHER_TYPES.contains(&kind), "{kind:#06x}");
+        }
+        for inner in (0..=u8::MAX).filter(|inner| ip::name(*inner).is_some()) {
+            assert!(IP_PROTOCOLS.contains(&inner), "{inner}");
+        }
+    }
+
+    #[test]
+    fn packets_without_a_place_have_a_row() {
+        let mut table = Table::new(Arc::default(), 1);
+        assert_eq!(table.text(), "");
+        table.uncounted = (1234, 5678);
+        assert!(table.text().contains("     1,234  at further places than 4,096\n"), "{}", table.text());
+        assert_eq!(table.json(Missed::default(), 0)["uncounted"], 1234);
+    }
+
+    #[test]
+    fn only_interfaces_of_the_own_namespace_are_named() {
+        const OWN: u32 = 4_026_531_840;
+        let mut table = Table::new(Arc::default(), OWN);
+        let mut text =
+            |ifindex, namespace| table.interface_text(&Place { ifindex, namespace, ..Place::default() });
+        assert_eq!([text(1, OWN), text(0, OWN)], ["lo", "-"]);
+        assert_eq!([text(1, 0), text(0, 0), text(1, OWN + 1)], ["1@?", "0@?", "1@4026531841"]);
     }
 
     #[test]
@@ -250,8 +296,9 @@ mod tests {
     #[test]
     fn totals_name_each_loss() {
         let missed = Missed { uncounted: 1, nested: 2, lost: 3000 };
-        let text = Totals { packets: 1_000_000, places: 4, missed }.to_string();
+        let text = Totals { packets: 1_000_000, places: 4, missed, headerless: 5 }.to_string();
         assert!(text.starts_with("the kernel dropped 1,000,000 packets at 4 places; 1 packets"), "{text}");
+        assert!(text.ends_with("; 5 packets without a known header are not in the file"), "{text}");
         assert!(text.contains("; 2 packets not seen") && text.contains("; 3,000 packets counted"), "{text}");
     }
 }

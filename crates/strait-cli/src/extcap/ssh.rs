@@ -17,7 +17,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
@@ -32,6 +33,8 @@ pub(super) const INTERFACE: &str = "strait-ssh";
 const POLL: Duration = Duration::from_millis(50);
 /// Time for the remote capture to end after its input has ended, before ssh is ended.
 const END_MAX: Duration = Duration::from_secs(5);
+/// Time for the last messages of ssh after its end.
+const MESSAGES_MAX: Duration = Duration::from_secs(1);
 /// Maximum bytes of standard error that are kept: its last ones.
 const STDERR_BYTES_MAX: usize = 4096;
 /// Maximum bytes of a text of the user.
@@ -41,9 +44,16 @@ const SSH_FAILED: i32 = 255;
 /// Exit code of a shell for a program that does not exist.
 const NOT_FOUND: i32 = 127;
 
-/// Options of ssh: no questions, no terminal, no forwarding, and an end if the other side is gone.
-const OPTIONS: [&str; 13] = [
+/// Options of ssh: no questions, no terminal, no forwarding of ports, agent or X11, no other
+/// command, no connection that others share, and an end if the other side is gone.
+const OPTIONS: [&str; 19] = [
     "-T",
+    "-a",
+    "-x",
+    "-o",
+    "ControlMaster=no",
+    "-o",
+    "RemoteCommand=none",
     "-o",
     "BatchMode=yes",
     "-o",
@@ -59,7 +69,8 @@ const OPTIONS: [&str; 13] = [
 ];
 
 /// Script of the remote shell; its parameters are the filter and the command. The filter excludes
-/// the connection itself: each packet of it would cause another one.
+/// the connection itself: each packet of it would cause another one. The shell stays as parent of
+/// the capture, so that its process id is not of another process when it is signalled.
 const SCRIPT: &str = r#"f=$1; shift
 c=${SSH_CONNECTION-}
 if [ -n "$c" ]; then
@@ -68,8 +79,14 @@ o="not (tcp and host ${a%%\%*} and port ${c%% *})"
 if [ -n "$f" ]; then f="($f) and $o"; else f=$o; fi
 fi
 exec 3<&0
-{ cat <&3; kill $$; } >/dev/null 2>&1 &
-exec "$@" "$f" </dev/null 3<&-"#;
+"$@" "$f" </dev/null 3<&- &
+p=$!
+{ cat <&3; kill $p; } >/dev/null 2>&1 &
+w=$!
+wait $p
+s=$?
+kill $w
+exit $s"#;
 
 /// Options of the remote capture.
 #[derive(Clone, Debug, Default, ClapArgs)]
@@ -136,7 +153,7 @@ impl Args {
         let mut child = start(&mut command, output)?;
         // The command holds the FIFO, of which the end is that of the stream.
         drop(command);
-        let mut messages = Messages::read(child.stderr.take())?;
+        let messages = Messages::read(child.stderr.take())?;
         if let Some(toolbar) = &mut toolbar {
             toolbar.log(&format!("ssh {host}"));
         }
@@ -145,12 +162,11 @@ impl Args {
                 toolbar.set(&format!("capture on {host} by ssh"));
             }
         });
-        let text = messages.take();
         let status = status.map_err(|error| Error::Failed(format!("wait for ssh: {error}")))?;
         if terminated.load(Ordering::Relaxed) || status.success() {
             return Ok(());
         }
-        Err(failure(&host, status, &text))
+        Err(failure(&host, status, &messages.take()))
     }
 
     /// Returns the command of ssh, and the host.
@@ -272,31 +288,53 @@ fn failure(host: &str, status: ExitStatus, text: &str) -> Error {
     }
 }
 
-/// Thread that reads standard error of ssh.
-struct Messages(Option<JoinHandle<Vec<u8>>>);
+/// Standard error of ssh, which a thread reads. Processes that ssh started can hold it open after
+/// the end of ssh, so the thread is not joined.
+#[derive(Default)]
+struct Messages {
+    /// Last bytes, at most [`STDERR_BYTES_MAX`].
+    last: Arc<Mutex<Vec<u8>>>,
+    /// Has no sender after the end of the thread.
+    ended: Option<Receiver<()>>,
+}
 
 impl Messages {
     fn read(stderr: Option<ChildStderr>) -> Result<Self, Error> {
+        let Some(stderr) = stderr else { return Ok(Self::default()) };
         let failed = |error| Error::Failed(format!("start the thread that reads messages of ssh: {error}"));
-        let start = |stderr| std::thread::Builder::new().name("messages".into()).spawn(|| last_bytes(stderr));
-        Ok(Self(stderr.map(start).transpose().map_err(failed)?))
+        let last = Arc::new(Mutex::new(Vec::new()));
+        let (sender, ended) = sync_channel(0);
+        let run = {
+            let last = last.clone();
+            move || {
+                keep_last(stderr, &last);
+                drop(sender);
+            }
+        };
+        std::thread::Builder::new().name("messages".into()).spawn(run).map_err(failed)?;
+        Ok(Self { last, ended: Some(ended) })
     }
 
-    /// Waits for the end of the messages, and returns the last ones.
-    fn take(&mut self) -> String {
-        let bytes = self.0.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+    /// Waits for the end of the messages, at most [`MESSAGES_MAX`], and returns the last ones.
+    fn take(self) -> String {
+        if let Some(ended) = self.ended {
+            // Either the thread has ended, or the time is over.
+            let _ = ended.recv_timeout(MESSAGES_MAX);
+        }
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&last).into_owned()
     }
 }
 
-/// Reads to the end, and returns the last bytes.
-fn last_bytes(mut input: impl Read) -> Vec<u8> {
-    let (mut last, mut buffer) = (Vec::new(), [0; 1024]);
+/// Reads to the end, and keeps the last bytes.
+fn keep_last(mut input: impl Read, last: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 1024];
     while let Ok(len @ 1..) = input.read(&mut buffer) {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         last.extend_from_slice(&buffer[..len]);
-        last.drain(..last.len().saturating_sub(STDERR_BYTES_MAX));
+        let surplus = last.len().saturating_sub(STDERR_BYTES_MAX);
+        last.drain(..surplus);
     }
-    last
 }
 
 #[cfg(test)]
@@ -359,7 +397,8 @@ mod tests {
     #[test]
     fn only_the_last_messages_are_kept() {
         let text: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
-        let last = last_bytes(&text[..]);
-        assert_eq!(last, text[text.len() - STDERR_BYTES_MAX..]);
+        let last = Mutex::default();
+        keep_last(&text[..], &last);
+        assert_eq!(last.into_inner().unwrap(), text[text.len() - STDERR_BYTES_MAX..]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use lab::{End, Process, Wire, program_or_skip, root_or_skip, wait_until};
@@ -11,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket,
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{LIMIT, await_open, count, failure, run, status, strait};
+use crate::rig::{LIMIT, await_open, count, failure, run, send, status, strait};
 use crate::tools::{self, tshark};
 
 const DISCARD: u16 = 9;
@@ -111,7 +112,7 @@ fn counts_agree_with_those_of_the_namespace() {
     sockopt::set_socket_recv_buffer_size(&full, 4096).unwrap();
 
     let file_name = file.to_str().unwrap();
-    let monitor = drops(right, &["--json", "--interval", "0.1", "-w", file_name]);
+    let monitor = drops(right, &["-i", "right", "--json", "--interval", "0.1", "-w", file_name]);
     send_datagrams(left, SocketAddr::new(address, DISCARD), 30, 64);
     send_datagrams(left, full.local_addr().unwrap(), 100, 64);
     send_datagrams(left, SocketAddr::new(BEYOND.into(), DISCARD), 40, 1);
@@ -189,6 +190,111 @@ fn only_the_packets_of_the_interface_are_counted() {
     assert_eq!((Seen::of(&text, namespace).packets("NO_SOCKET"), snmp(right, "Udp", "NoPorts")), (20, 30));
 }
 
+/// The kernel shows no namespace of packets that a closed UDP socket had not read, but their
+/// interface. Each namespace has an interface 1, its loopback.
+#[test]
+fn packets_without_a_namespace_are_those_of_no_own_interface() {
+    const PACKETS: u64 = 50;
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let (left, right) = (wire.left(), wire.right());
+    for end in [left, right] {
+        end.run(|| strait_os::netlink::Netlink::open().unwrap().set_up(1, true)).unwrap();
+    }
+    let own = drops(right, &["-i", "lo", "--json", "--interval", "0.1"]);
+    let all = drops(right, &["--json", "--interval", "0.1"]);
+    let unread = left.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    send_datagrams(left, unread.local_addr().unwrap(), PACKETS, 64);
+    drop(unread);
+    let unknown = || Seen::of(&all.stdout(), 0).rows.into_iter().filter(|row| row["ifindex"] == 1);
+    assert!(
+        wait_until(LIMIT, || unknown().map(|row| count(&row, "packets")).sum::<u64>() >= PACKETS),
+        "{}",
+        all.stdout()
+    );
+    assert!(unknown().all(|row| row["interface"].is_null()), "{}", all.stdout());
+    send_datagrams(right, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), DISCARD), 3, 64);
+    let namespace = namespace_of(right);
+    let marked = || Seen::of(&own.stdout(), namespace).packets("NO_SOCKET") == 3;
+    assert!(wait_until(LIMIT, marked), "{}", own.stdout());
+    let text = own.interrupt(LIMIT).unwrap().success().text();
+    assert_eq!(Seen::of(&text, 0).rows, Vec::<Value>::new());
+    let _ = all.interrupt(LIMIT).unwrap().success();
+}
+
+/// The kernel frees the other fragments of a dropped packet as if they were dropped as well.
+#[test]
+fn reassembled_packet_is_counted_once() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let (left, right) = (wire.left(), wire.right());
+    let monitor = drops(right, &["--json", "--interval", "0.1"]);
+    left.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        socket.send_to(&[7; 5000], (right.ipv4(), DISCARD)).unwrap();
+    });
+    let namespace = namespace_of(right);
+    let is_seen = || Seen::of(&monitor.stdout(), namespace).packets("NO_SOCKET") > 0;
+    assert!(wait_until(LIMIT, is_seen), "{}", monitor.stdout());
+    let text = monitor.interrupt(LIMIT).unwrap().success().text();
+    let packets = Seen::of(&text, namespace).packets("NO_SOCKET");
+    assert_eq!((packets, snmp(right, "Udp", "NoPorts"), snmp(right, "Ip", "ReasmOKs")), (1, 1, 1));
+    let unknown = Seen::of(&text, 0);
+    let is_member = |row: &Value| row["function"].as_str().is_some_and(|name| name.contains("release_data"));
+    assert!(!unknown.rows.iter().any(is_member), "{text}");
+}
+
+/// A sender that varies the type must not use up the places.
+#[test]
+fn packets_of_unknown_types_have_one_place() {
+    const PACKETS: u16 = 60;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let monitor = drops(wire.right(), &["-i", "right", "--json", "--interval", "0.1"]);
+    let frame = |number: u16| {
+        let mut frame = vec![0; 60];
+        frame[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
+        frame[12..14].copy_from_slice(&(0x8900 + number).to_be_bytes());
+        frame
+    };
+    send(&wire, &(0..PACKETS).map(frame).collect::<Vec<_>>());
+    let namespace = namespace_of(wire.right());
+    let others = || {
+        let rows = Seen::of(&monitor.stdout(), namespace).rows.into_iter();
+        rows.filter(|row| row["reason"] == "UNHANDLED_PROTO")
+    };
+    let packets = || others().map(|row| count(&row, "packets")).sum::<u64>();
+    assert!(wait_until(LIMIT, || packets() == u64::from(PACKETS)), "{}", monitor.stdout());
+    for row in others() {
+        assert_eq!(row["protocol"], "other");
+    }
+    let _ = monitor.interrupt(LIMIT).unwrap().success();
+}
+
+/// Packets between local sockets have no header of a network.
+#[test]
+fn packets_without_a_header_are_counted_beside_the_file() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drops.pcapng");
+    let right = wire.right();
+    let monitor = drops(right, &["--json", "--interval", "0.1", "-w", file.to_str().unwrap()]);
+    right.run(|| {
+        let (one, other) = UnixDatagram::pair().unwrap();
+        for _ in 0..7 {
+            one.send(b"unread").unwrap();
+        }
+        drop(other);
+    });
+    let namespace = namespace_of(right);
+    let own =
+        |text: &str| Seen::of(text, namespace).rows.iter().map(|row| count(row, "packets")).sum::<u64>();
+    assert!(wait_until(LIMIT, || own(&monitor.stdout()) >= 7), "{}", monitor.stdout());
+    let text = monitor.interrupt(LIMIT).unwrap().success().text();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let missed = |name: &str| count(&last["missed"], name);
+    assert!(missed("headerless") >= 7, "{text}");
+    let written: u64 = if tools::present() { comments(&file).values().sum() } else { return };
+    assert_eq!(written + missed("lost") + missed("headerless"), count(&last, "total"), "{text}");
+}
+
 /// A stopped reader leaves the ring full. The hash counts on.
 #[test]
 fn packets_without_room_in_the_ring_are_counted_as_lost() {
@@ -199,7 +305,7 @@ fn packets_without_room_in_the_ring_are_counted_as_lost() {
     let right = wire.right();
     right.run(|| strait_os::netlink::Netlink::open().unwrap().set_up(1, true)).unwrap();
     let arguments = ["--json", "--interval", "0.1", "-s", "4096", "-w", file.to_str().unwrap()];
-    let monitor = drops(right, &arguments);
+    let monitor = drops(right, &[&["-i", "lo"], &arguments[..]].concat());
     monitor.signal(Signal::STOP);
     let id = monitor.id().to_string();
     let is_stopped = || status(&id, "State").is_some_and(|state| state.starts_with('T'));
@@ -221,7 +327,7 @@ fn lines_of_packets_are_limited() {
     const PACKETS: u64 = 40;
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     let right = wire.right();
-    let monitor = drops(right, &["--packets", "--lines", "3", "--interval", "600"]);
+    let monitor = drops(right, &["-i", "right", "--packets", "--lines", "3", "--interval", "600"]);
     let port = SocketAddr::new(right.ipv4(), DISCARD);
     send_datagrams(wire.left(), port, PACKETS, 64);
     assert!(wait_until(LIMIT, || snmp(right, "Udp", "NoPorts") == PACKETS));
@@ -231,6 +337,32 @@ fn lines_of_packets_are_limited() {
     assert!(ended.text().contains("  40  NO_SOCKET "), "{}", ended.text());
     assert!(ended.stderr.contains("strait: 37 packets without a line: see --lines"), "{}", ended.stderr);
     assert!(ended.stderr.contains("the kernel dropped 40 packets at 1 place\n"), "{}", ended.stderr);
+}
+
+/// Capabilities belong to threads: the one that compresses the file must have none of the others.
+#[test]
+fn all_threads_have_dropped_their_capabilities() {
+    const DAC_OVERRIDE: &str = "0000000000000002";
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drops.pcapng.zst");
+    let arguments = ["--packets", "--interval", "600", "-w", file.to_str().unwrap()];
+    let monitor = drops(wire.right(), &arguments);
+    let port = SocketAddr::new(wire.right().ipv4(), DISCARD);
+    send_datagrams(wire.left(), port, 1, 64);
+    // A line shows that the loop runs.
+    assert!(wait_until(LIMIT, || monitor.stdout().contains("NO_SOCKET")), "{}", monitor.stderr());
+    let tasks = fs::read_dir(format!("/proc/{}/task", monitor.id())).unwrap();
+    let of_task = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("status")).unwrap();
+        let value =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+        (value("Name:"), value("CapPrm:"))
+    };
+    let tasks: Vec<_> = tasks.map(|task| of_task(task.unwrap())).collect();
+    assert!(tasks.iter().any(|(name, _)| name == "compressor"), "{tasks:?}");
+    assert!(tasks.iter().all(|(_, permitted)| permitted == DAC_OVERRIDE), "{tasks:?}");
+    let _ = monitor.interrupt(LIMIT).unwrap().success();
 }
 
 #[test]

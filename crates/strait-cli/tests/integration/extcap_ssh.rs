@@ -3,14 +3,15 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use lab::{Launch, Process, Wire, program_or_skip, skip, wait_until};
-use rustix::fs::{CWD, Mode, mkfifoat};
-use rustix::process::Signal;
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
+use rustix::io::ioctl_fionread;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Capture, LIMIT, STRAIT, failure, numbered, send, strait};
 use crate::tools::{self, tshark};
@@ -196,6 +197,53 @@ fn failures_of_ssh_are_one_line() {
     assert!(code == 3 && line.contains("ssh: no such program"), "{code} {line}");
 }
 
+/// A configuration of the user that gives the other machine more than this capture needs.
+#[test]
+fn ssh_forwards_nothing_and_runs_no_other_command() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ssh")) else { return };
+    // -G prints the options that would apply, here into the FIFO.
+    let rig = Rig::new("#!/bin/sh\nexec /usr/bin/ssh -G -F \"${0%/*}/config\" \"$@\"\n");
+    let config = "ForwardAgent yes\nForwardX11 yes\nControlMaster auto\nRemoteCommand id\n";
+    fs::write(rig.path("config"), config).unwrap();
+    let fifo = rig.fifo("fifo");
+    let reader = Reader::start(&fifo);
+    let _ = rig.launch(&wire, &fifo, &["--remote-host", "gateway"]).run(LIMIT).unwrap().success();
+    let text = String::from_utf8(reader.finish()).unwrap();
+    for line in ["forwardagent no\n", "forwardx11 no\n", "controlmaster false\n"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("remotecommand id"), "{text}");
+}
+
+/// Processes that ssh started, as for a jump host, keep its standard error open.
+#[test]
+fn end_of_ssh_is_not_delayed_by_its_children() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let ssh = "#!/bin/sh\nsleep 600 </dev/null >/dev/null &\necho $! >\"${0%/*}/child\"\n\
+        echo 'ssh: gone' >&2\n";
+    for (end, is_signalled) in [("exit 255\n", false), ("exec cat >/dev/null\n", true)] {
+        let rig = Rig::new(&format!("{ssh}{end}"));
+        let fifo = rig.fifo("fifo");
+        let reader = Reader::start(&fifo);
+        let capture = rig.launch(&wire, &fifo, &["--remote-host", "gateway"]).spawn().unwrap();
+        let child =
+            || fs::read_to_string(rig.path("child")).ok()?.trim().parse().ok().and_then(Pid::from_raw);
+        assert!(wait_until(LIMIT, || child().is_some()));
+        if is_signalled {
+            capture.signal(Signal::TERM);
+        }
+        let finished = capture.wait(LIMIT);
+        kill_process(child().unwrap(), Signal::KILL).unwrap();
+        let finished = finished.unwrap();
+        if is_signalled {
+            let _ = finished.success();
+        } else {
+            assert_eq!(failure(&finished), (1, "strait: ssh gateway: gone".into()));
+        }
+        let _ = reader.finish();
+    }
+}
+
 /// sshd on the loopback of the namespace, with a key of the test.
 #[test]
 fn remote_capture_works_with_the_system_s_sshd() {
@@ -224,9 +272,11 @@ fn remote_capture_works_with_the_system_s_sshd() {
         rig.text("authorized")
     );
     fs::write(rig.path("sshd"), server).unwrap();
-    // sshd needs it; the service makes it at its start.
-    let is_made = fs::create_dir("/run/sshd").is_ok();
-    let sshd = wire.right().command(SSHD).args(["-D", "-e", "-f", &rig.text("sshd")]).spawn().unwrap();
+    // sshd needs /run/sshd, which its service makes. Here it is only in sshd's mount namespace.
+    let script =
+        format!("mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd && exec {SSHD} -D -e -f \"$0\"");
+    let unshare = wire.right().command("unshare").args(["--mount", "--propagation", "private"]);
+    let sshd = unshare.args(["sh", "-c", &script, &rig.text("sshd")]).spawn().unwrap();
     sshd.wait_for_stderr("Server listening", LIMIT).unwrap();
 
     let fifo = rig.fifo("fifo");
@@ -246,10 +296,10 @@ fn remote_capture_works_with_the_system_s_sshd() {
         "{line}"
     );
     let _ = reader.finish();
-    if is_made {
-        fs::remove_dir("/run/sshd").unwrap();
-    }
 }
+
+/// Message of a toolbar with controls.
+const INITIALIZED: &[u8] = b"T\0\0\x02\0\0";
 
 /// Message of a toolbar: control, command, value.
 type Message = (u8, u8, String);
@@ -270,7 +320,6 @@ fn messages(mut bytes: &[u8]) -> Vec<Message> {
 
 #[test]
 fn toolbar_shows_the_ledger_and_the_log() {
-    const INITIALIZED: &[u8] = b"T\0\0\x02\0\0";
     const FRAMES: usize = 30;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let rig = Rig::new(FAKE_SSH);
@@ -285,10 +334,15 @@ fn toolbar_shows_the_ledger_and_the_log() {
     let pipes = ["--extcap-control-in", &input, "--extcap-control-out", &output];
     let capture = Capture::watch(strait(wire.right(), &arguments).args(pipes));
     let mut toolbar = OpenOptions::new().write(true).open(&input).unwrap();
-    // Before it is initialised, a toolbar has no controls.
+    // Before it is initialised, a toolbar has no controls. The capture reads each part before it
+    // shows the ledger, so the ledger had a chance once the second part is read.
     send(&wire, &numbered(FRAMES as u64));
+    for part in [&INITIALIZED[..2], &INITIALIZED[2..4]] {
+        toolbar.write_all(part).unwrap();
+        await_read(&toolbar);
+    }
     assert!(shown.bytes().is_empty());
-    toolbar.write_all(INITIALIZED).unwrap();
+    toolbar.write_all(&INITIALIZED[4..]).unwrap();
     let ledger = format!("received {FRAMES}: delivered {FRAMES}, filtered 0, lost 0");
     let last = || messages(&shown.bytes()).into_iter().rfind(|(control, ..)| *control == 0);
     assert!(wait_until(LIMIT, || last() == Some((0, 1, ledger.clone()))), "{:?}", messages(&shown.bytes()));
@@ -306,9 +360,54 @@ fn toolbar_shows_the_ledger_and_the_log() {
     assert!(packets.finish().len() > FRAMES * 64);
 }
 
-/// A toolbar that reads nothing must not delay the packets.
+/// Waits until the capture has read all bytes of the pipe.
+fn await_read(pipe: &File) {
+    assert!(wait_until(LIMIT, || ioctl_fionread(pipe).unwrap() == 0));
+}
+
+/// A toolbar that reads nothing must not delay the packets: neither one that has not opened its
+/// pipe, nor one with a full pipe. Once it reads, it has the last ledger.
 #[test]
 fn toolbar_that_is_not_read_does_not_stop_the_capture() {
+    const FRAMES: usize = 30;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for is_full in [false, true] {
+        let rig = Rig::new(FAKE_SSH);
+        let [fifo, input, output] = ["fifo", "in", "out"].map(|name| rig.fifo(name));
+        let packets = Reader::start(&fifo);
+        let open = || {
+            let flags = OFlags::NONBLOCK.bits() as i32;
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(&output).unwrap()
+        };
+        let full = is_full.then(|| {
+            let mut pipe = open();
+            while pipe.write(&[b'x'; 4096]).is_ok() {}
+            pipe
+        });
+        let arguments = ["extcap", "--capture", "--extcap-interface", "strait:right", "--fifo", &fifo];
+        let pipes = ["--extcap-control-in", &input, "--extcap-control-out", &output];
+        let capture = Capture::watch(strait(wire.right(), &arguments).args(pipes));
+        let mut toolbar = OpenOptions::new().write(true).open(&input).unwrap();
+        toolbar.write_all(INITIALIZED).unwrap();
+        await_read(&toolbar);
+        send(&wire, &numbered(FRAMES as u64));
+        assert!(wait_until(LIMIT, || packets.bytes().len() > FRAMES * 64), "full: {is_full}");
+        let mut pipe = full.unwrap_or_else(open);
+        let ledger = format!("received {FRAMES}: delivered {FRAMES}, filtered 0, lost 0");
+        let mut shown = Vec::new();
+        let has_ledger = || {
+            let _ = pipe.read_to_end(&mut shown);
+            String::from_utf8_lossy(&shown).contains(&ledger)
+        };
+        assert!(wait_until(LIMIT, has_ledger), "full: {is_full}");
+        let _ = capture.end(Signal::TERM).success();
+        let _ = packets.finish();
+    }
+}
+
+/// Other bytes than messages close the pipe of the toolbar, and the capture goes on.
+#[test]
+fn toolbar_with_other_bytes_does_not_stop_the_capture() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let rig = Rig::new(FAKE_SSH);
     let [fifo, input, output] = ["fifo", "in", "out"].map(|name| rig.fifo(name));

@@ -36,6 +36,16 @@ pub(super) const ETHER_TYPE: i16 = 20;
 pub(super) const IP_PROTOCOL: i16 = 22;
 pub(super) const PAD: i16 = 23;
 
+/// Types that places distinguish, in the order of their frequency: those with names in a summary,
+/// 0 if the kernel has set none, and 4, the kernel's number for frames of IEEE 802.3.
+pub const ETHER_TYPES: [u16; 21] = [
+    0x0800, 0x86dd, 0x0806, 0, 0x8100, 0x88a8, 0x9100, 4, 0x88cc, 0x888e, 0x8847, 0x8848, 0x8863, 0x8864,
+    0x8035, 0x8808, 0x8809, 0x88a2, 0x88e5, 0x88f7, 0x9000,
+];
+/// Protocols of IP that places distinguish: those with names in a summary, and headers of IPv6.
+pub const IP_PROTOCOLS: [u8; 22] =
+    [17, 6, 1, 58, 2, 0, 4, 33, 41, 46, 47, 50, 51, 89, 103, 112, 132, 136, 43, 44, 59, 60];
+
 /// Place and reason of drops: the key of the hash. Fields are in host order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
@@ -47,15 +57,21 @@ pub struct Place {
     pub ifindex: u32,
     /// Bytes 16 to 19: inode number of the network namespace; 0 if it is unknown.
     pub namespace: u32,
-    /// Bytes 20 and 21: type of the packets as in Ethernet; 0 if the kernel has not set it.
+    /// Bytes 20 and 21: type of the packets as in Ethernet; 0 if the kernel has not set it,
+    /// [`OTHER_TYPE`](Self::OTHER_TYPE) if it is none of [`ETHER_TYPES`].
     pub ether_type: u16,
-    /// Byte 22: protocol of an IP packet; 0 if it is unknown.
+    /// Byte 22: protocol of an IP packet; 0 if it is unknown,
+    /// [`OTHER_PROTOCOL`](Self::OTHER_PROTOCOL) if it is none of [`IP_PROTOCOLS`].
     pub ip_protocol: u8,
 }
 
 impl Place {
     /// Size in memory; the last byte is 0.
     pub const BYTES: usize = 24;
+    /// Type of all packets of other types. It is reserved (RFC 1701).
+    pub const OTHER_TYPE: u16 = 0xffff;
+    /// Protocol of all IP packets of other protocols. It is reserved (IANA).
+    pub const OTHER_PROTOCOL: u8 = 255;
 
     /// Returns the place in `bytes`.
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {

@@ -24,5 +24,5 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-pub use self::layout::{LOST, Offsets, Place, Record, STATE_BYTES, UNCOUNTED};
+pub use self::layout::{ETHER_TYPES, IP_PROTOCOLS, LOST, Offsets, Place, Record, STATE_BYTES, UNCOUNTED};
 pub use self::program::{Copies, Options, program};

@@ -4,7 +4,8 @@
 
 use super::copy;
 use super::layout::{
-    ETHER_TYPE, IFINDEX, IP_PROTOCOL, LOCATION, LOST, NAMESPACE, Offsets, PAD, Place, REASON, UNCOUNTED,
+    ETHER_TYPE, ETHER_TYPES, IFINDEX, IP_PROTOCOL, IP_PROTOCOLS, LOCATION, LOST, NAMESPACE, Offsets, PAD,
+    Place, REASON, UNCOUNTED,
 };
 use crate::ebpf::{
     Assembler, Condition, Instruction, Label, Operation,
@@ -41,11 +42,14 @@ pub struct Options {
     pub offsets: Offsets,
     /// Reason of packets that are freed after their use (`SKB_CONSUMED`), if the kernel has it.
     pub consumed: Option<u32>,
+    /// First address and end of `skb_release_data`, where members of a packet are freed. The packet
+    /// itself is counted, so they are not.
+    pub members: Option<(u64, u64)>,
     /// True if the tracepoint has the receiving socket (Linux 6.11).
     pub has_receiver: bool,
-    /// Count only packets of this namespace and of no known one.
+    /// Count only packets of this namespace, and without `ifindex` those of no known one.
     pub namespace: Option<u32>,
-    /// Count only packets of this interface.
+    /// Count only packets of the interface with this index in `namespace`.
     pub ifindex: Option<u32>,
     /// Copy packets.
     pub copies: Option<Copies>,
@@ -75,6 +79,9 @@ pub fn program(options: &Options) -> Result<Vec<Instruction>, Error> {
     }
     asm.store(Size::W, R10, KEY + REASON, R1);
     asm.load(Size::Dw, R1, R7, DROPPED_AT);
+    if let Some(members) = options.members {
+        skip_members(&mut asm, members, end);
+    }
     asm.store(Size::Dw, R10, KEY + LOCATION, R1);
     find_interface(&mut asm, options);
     select(&mut asm, options, end);
@@ -87,6 +94,16 @@ pub fn program(options: &Options) -> Result<Vec<Instruction>, Error> {
     asm.mov(R0, 0);
     asm.exit();
     asm.finish()
+}
+
+/// Jumps to `end` if the location in R1 is between both addresses.
+fn skip_members(asm: &mut Assembler, (start, after): (u64, u64), end: Label) {
+    let other = asm.label();
+    asm.load_constant(R2, start);
+    asm.jump_if(Condition::Less, R1, R2, other);
+    asm.load_constant(R2, after);
+    asm.jump_if(Condition::Less, R1, R2, end);
+    asm.bind(other);
 }
 
 /// Stores the interface and the namespace.
@@ -144,7 +161,9 @@ fn select(asm: &mut Assembler, options: &Options, end: Label) {
     if let Some(namespace) = options.namespace {
         let unknown = asm.label();
         asm.load(Size::W, R1, R10, KEY + NAMESPACE);
-        asm.jump_if(Condition::Equal, R1, 0, unknown);
+        // Indices of interfaces are numbers of a namespace: without one they say nothing.
+        let other = if options.ifindex.is_some() { end } else { unknown };
+        asm.jump_if(Condition::Equal, R1, 0, other);
         // A comparison of 32 bits: the constant of one of 64 bits would be sign-extended.
         asm.jump32_if(Condition::NotEqual, R1, namespace as i32, end);
         asm.bind(unknown);
@@ -161,6 +180,7 @@ fn find_protocol(asm: &mut Assembler, offsets: &Offsets) {
     asm.store(Size::H, R10, KEY + IP_PROTOCOL, 0);
     asm.load(Size::H, R1, R6, offsets.skb_protocol);
     asm.swap_big_endian(R1, 16);
+    bucket(asm, ETHER_TYPES.map(i32::from), Place::OTHER_TYPE.into());
     asm.store(Size::H, R10, KEY + ETHER_TYPE, R1);
     for (ether_type, at) in [IPV4, IPV6] {
         asm.mov(R3, at);
@@ -179,8 +199,22 @@ fn find_protocol(asm: &mut Assembler, offsets: &Offsets) {
     asm.alu(Operation::Add, R1, i32::from(KEY + IP_PROTOCOL));
     asm.mov(R2, 1);
     asm.call(op::PROBE_READ_KERNEL);
+    asm.load(Size::B, R1, R10, KEY + IP_PROTOCOL);
+    bucket(asm, IP_PROTOCOLS.map(i32::from), Place::OTHER_PROTOCOL.into());
+    asm.store(Size::B, R10, KEY + IP_PROTOCOL, R1);
     asm.bind(done);
     asm.store(Size::B, R10, KEY + PAD, 0);
+}
+
+/// R1 = `other`, unless it is one of the known numbers. Otherwise a sender could fill the hash by
+/// packets with different numbers.
+fn bucket<const N: usize>(asm: &mut Assembler, known: [i32; N], other: i32) {
+    let is_known = asm.label();
+    for number in known {
+        asm.jump_if(Condition::Equal, R1, number, is_known);
+    }
+    asm.mov(R1, other);
+    asm.bind(is_known);
 }
 
 /// Adds one to the counter of the place.

@@ -44,6 +44,7 @@ fn program_assembles_with_and_without_copies() {
         state_fd: 4,
         offsets: Offsets::new([8; Offsets::MEMBERS.len()]).unwrap(),
         consumed: Some(1),
+        members: Some((0xffff_ffff_8100_0000, 0xffff_ffff_8100_0100)),
         has_receiver: true,
         namespace: Some(0xf000_0001),
         ifindex: Some(2),
