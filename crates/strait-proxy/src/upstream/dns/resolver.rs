@@ -273,8 +273,8 @@ impl System {
                 Err(failed) => return Err(failed),
             };
             ttl = ttl.min(ttl_of(&alias));
-            let own = alias.answers().iter().filter(|answer| answer.name == name);
-            name = own.filter_map(|answer| target_of(&answer.data)).next().ok_or(error)?;
+            let mut own = alias.answers().iter().filter(|answer| answer.name == name);
+            name = own.find_map(|answer| target_of(&answer.data)).ok_or(error)?;
         }
         Err(failed(&"the name is an alias of an alias, and so on: more than 8"))
     }
