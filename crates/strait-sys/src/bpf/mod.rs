@@ -5,7 +5,8 @@
 //!   runs it on given bytes or sends live frames.
 //! - [`Classifier`]: a program for tcx, which sees packets and lets them pass.
 //! - [`Rings`]: byte rings that a program fills and this process reads.
-//! - [`RingBuffer`]: one ring for records of all CPUs. [`struct@Hash`]: counters by keys of any length.
+//! - [`RingBuffer`]: one ring for records of all CPUs. [`struct@Hash`]: counters by keys of any
+//!   length.
 //! - [`TracepointProgram`], [`CgroupProgram`], [`IteratorProgram`]: programs that follow which
 //!   process uses a socket, and which packets the kernel drops.
 //! - [`Link`]: a program on an interface, for as long as the link is held.
