@@ -13,8 +13,8 @@ mixed() {
     strait replay reference.pcap --output eth0 --rate 2000 --json >sent.json
     sleep 1
 }
-# text NAME: prints the packets of NAME.pcap without their times, sorted.
-text() { strait capture -r $1.pcap 2>read.err | cut -d' ' -f2- | sort; }
+# text NAME: prints the packets of NAME.pcap without their times, sorted. The same packet is the same text each time.
+text() { strait capture -S -r $1.pcap 2>read.err | cut -d' ' -f2- | sort; }
 # flows NAME: prints the addresses and ports of NAME.pcap, without direction.
 flows() { text $1 | sed 's/: .*//' | awk '{ print ($2 < $4) ? $2 \" \" $4 : $4 \" \" $2 }' | sort -u; }
 up eth0 eth1
