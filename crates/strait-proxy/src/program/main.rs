@@ -5,6 +5,7 @@
 
 mod cache;
 mod proxy;
+mod small_pages;
 mod upgrade;
 
 use std::process::ExitCode;

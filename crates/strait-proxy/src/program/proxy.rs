@@ -19,6 +19,7 @@ use strait_program::parse::{address, bytes, listen};
 use strait_program::{Error, Kind, Streams, name};
 use strait_proxy::{Bound, Checked, Clock, Config, FillMethod, Inherited, Proxy};
 
+use crate::small_pages::SmallPages;
 use crate::upgrade::{Ended, Predecessor, Program, Progress, Upgrade};
 
 /// Returns the examples of the help, with the name by which the program was called.
@@ -489,6 +490,7 @@ fn unfinished(args: &Args) -> Option<Error> {
 
 /// Reads the configuration, and checks it with `check`.
 fn checked<T>(args: &Args, check: impl FnOnce(Config) -> strait_proxy::Result<T>) -> Result<T, Error> {
+    let _pages = SmallPages::begin();
     let Some(path) = &args.config else {
         return Ok(check(with_options(Config::default(), args))?);
     };
