@@ -16,6 +16,8 @@ pub(crate) struct Endpoint {
     /// Host name, or address without brackets.
     pub(crate) host: Box<str>,
     pub(crate) port: u16,
+    /// Whether the collector is reached over TLS.
+    pub(crate) is_tls: bool,
     /// Value of Host.
     pub(crate) authority: Box<str>,
     pub(crate) path: Box<str>,
@@ -39,12 +41,8 @@ impl Endpoint {
     /// Parses the endpoint; an error has the reason. It does not repeat the text, which can have a
     /// password.
     fn parse(text: &str) -> Result<Self, &'static str> {
-        const EXPECTED: &str =
-            "expected http://HOST:PORT/v1/traces, for example \"http://127.0.0.1:4318/v1/traces\"";
+        const EXPECTED: &str = "expected http://HOST:PORT/v1/traces or https://HOST:PORT/v1/traces, for example \"http://127.0.0.1:4318/v1/traces\"";
         let uri = Uri::parse(text).map_err(|_| EXPECTED)?;
-        if uri.scheme == Scheme::Https {
-            return Err("TLS is not supported; name a collector on this machine that forwards the spans");
-        }
         let port = uri.authority.port.ok_or(EXPECTED)?;
         if uri.path.contains('?') || !uri.path.ends_with(PATH) || uri.path.len() > PATH_BYTES_MAX {
             return Err(EXPECTED);
@@ -55,7 +53,8 @@ impl Endpoint {
             Host::V6(address) => address.to_string(),
         };
         let authority = uri.authority.to_string().into();
-        Ok(Self { host: host.into(), port, authority, path: uri.path.into() })
+        let is_tls = uri.scheme == Scheme::Https;
+        Ok(Self { host: host.into(), port, is_tls, authority, path: uri.path.into() })
     }
 }
 
@@ -70,14 +69,17 @@ mod tests {
     #[test]
     fn endpoints_are_checked() {
         let right = |text: &str| {
-            let Endpoint { host, port, authority, path } = Endpoint::parse(text).unwrap();
-            format!("{host} {port} {authority} {path}")
+            let Endpoint { host, port, is_tls, authority, path } = Endpoint::parse(text).unwrap();
+            format!("{host} {port} {is_tls} {authority} {path}")
         };
-        assert_eq!(right("http://127.0.0.1:4318/v1/traces"), "127.0.0.1 4318 127.0.0.1:4318 /v1/traces");
-        assert_eq!(right("http://[::1]:1/v1/traces"), "::1 1 [::1]:1 /v1/traces");
         assert_eq!(
-            right("http://Otel.example:4318/in/v1/traces"),
-            "otel.example 4318 otel.example:4318 /in/v1/traces"
+            right("http://127.0.0.1:4318/v1/traces"),
+            "127.0.0.1 4318 false 127.0.0.1:4318 /v1/traces"
+        );
+        assert_eq!(right("http://[::1]:1/v1/traces"), "::1 1 false [::1]:1 /v1/traces");
+        assert_eq!(
+            right("https://Otel.example:4318/in/v1/traces"),
+            "otel.example 4318 true otel.example:4318 /in/v1/traces"
         );
         for (text, expected) in [
             ("", "expected http://HOST:PORT/v1/traces"),
@@ -90,7 +92,8 @@ mod tests {
             ("http://127.0.0.1:4318/v1/traces#a", "expected http"),
             ("http://me:secret@127.0.0.1:4318/v1/traces", "expected http"),
             ("http://127.0.0.1:4318/\r\nX: y/v1/traces", "expected http"),
-            ("https://127.0.0.1:4318/v1/traces", "TLS is not supported"),
+            ("https://127.0.0.1/v1/traces", "expected http"),
+            ("grpc://127.0.0.1:4317/v1/traces", "expected http"),
         ] {
             let error = Endpoint::parse(text).unwrap_err();
             assert!(error.starts_with(expected) && !error.contains("secret"), "{text}: {error}");

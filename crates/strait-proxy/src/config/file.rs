@@ -123,7 +123,7 @@ pub struct Trace {
     pub sample: f64,
     /// Field with the number of the trace in requests to origins. Unset: none.
     pub request_id: Option<String>,
-    /// Collector of spans, as `http://HOST:PORT/v1/traces` (OTLP). Unset: none.
+    /// Collector of spans, as `http://HOST:PORT/v1/traces` or `https://...` (OTLP). Unset: none.
     pub export: Option<String>,
 }
 

@@ -186,8 +186,9 @@ impl Settings {
             return Err(Error::Config("listen: no address to listen on".to_owned()));
         }
         let access = Access::new(config, sites.is_some())?;
-        let uses_tls_to_origin = sites.as_ref().is_some_and(Sites::use_tls);
-        let tls = Tls::new(config, uses_tls_to_origin, tls_before)?;
+        let tracing = Tracing::new(config, forwarded(config))?;
+        let is_tls_client = sites.as_ref().is_some_and(Sites::use_tls) || tracing.exports_by_tls();
+        let tls = Tls::new(config, is_tls_client, tls_before)?;
         Ok(Self {
             ports: ports(config)?,
             workers,
@@ -227,7 +228,7 @@ impl Settings {
             http2: config.http2.clone(),
             log_format: config.log.format,
             log_sample: Share::new("log.sample", config.log.sample)?,
-            tracing: Tracing::new(config, forwarded(config))?,
+            tracing,
             admin: Admin::new(config)?,
             dns: Arc::new(Dns::new(&config.dns)?),
             closing: Arc::default(),
@@ -339,10 +340,11 @@ impl Settings {
         self.sites.as_ref().map(|sites| sites.server_limits(&self.gates)).unwrap_or_default()
     }
 
-    /// Returns true if spans are exported as with other settings.
+    /// Returns true if spans are exported as with other settings. Over TLS they are not, as a reload
+    /// reads the authorities again.
     pub(crate) fn exports_like(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.tracing.export.clone(), it.name.clone(), it.dns.clone());
-        of(self) == of(other)
+        of(self) == of(other) && !self.tracing.exports_by_tls()
     }
 
     /// Returns true for a reverse proxy.

@@ -26,7 +26,7 @@ pub(crate) const HTTP2: &[u8] = b"h2";
 pub(crate) struct Tls {
     /// For connections from clients.
     pub(crate) server: Option<Arc<ServerConfig>>,
-    /// For connections to origins.
+    /// For connections to origins, and to a collector of spans.
     pub(crate) client: Option<OriginTls>,
     /// True if the kernel encrypts after the handshake.
     pub(crate) kernel: bool,
@@ -37,17 +37,17 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads certificates and keys; also authorities if the origin uses TLS. Certificates of
+    /// Reads certificates and keys; also authorities if the proxy is a client of TLS. Certificates of
     /// unchanged files are those of `before`.
-    pub(crate) fn new(config: &Config, uses_tls_to_origin: bool, before: Option<&Self>) -> Result<Self> {
+    pub(crate) fn new(config: &Config, is_tls_client: bool, before: Option<&Self>) -> Result<Self> {
         let (tls, has_http2) = (&config.tls, config.http2.is_on(true));
         let mut ocsp = Vec::new();
         let before = before.and_then(|before| before.certificates.as_deref());
         let certificates = Certificates::read(config, &mut ocsp, before)?.map(Arc::new);
-        let is_used = certificates.is_some() || uses_tls_to_origin;
+        let is_used = certificates.is_some() || is_tls_client;
         let (kernel, note) = if is_used && tls.kernel { probe() } else { (false, None) };
         let server = certificates.as_ref().map(|all| server(all, kernel, has_http2)).transpose()?;
-        let client = uses_tls_to_origin.then(|| client(tls.origin_ca.as_deref(), kernel)).transpose()?;
+        let client = is_tls_client.then(|| client(tls.origin_ca.as_deref(), kernel)).transpose()?;
         let (server, client) = (server.map(Arc::new), client.as_ref().map(OriginTls::new));
         Ok(Self { server, client, kernel, note, ocsp, certificates })
     }
@@ -128,7 +128,7 @@ fn client(more: Option<&Path>, for_kernel: bool) -> Result<ClientConfig> {
     }
     if roots.is_empty() {
         return Err(Error::Config(
-            "origin: the system has no certificates of authorities (Debian: ca-certificates), and tls.origin_ca is not set"
+            "TLS to origins and collectors: the system has no certificates of authorities (Debian: ca-certificates), and tls.origin_ca is not set"
                 .to_owned(),
         ));
     }

@@ -36,6 +36,11 @@ pub(crate) struct Trace {
 }
 
 impl Tracing {
+    /// Returns true if a collector gets spans over TLS.
+    pub(crate) fn exports_by_tls(&self) -> bool {
+        self.export.as_ref().is_some_and(|endpoint| endpoint.is_tls)
+    }
+
     /// Checks the section `[trace]`, and that no other section uses its fields.
     pub(crate) fn new(config: &Config, forwarded: Policy) -> Result<Self> {
         let trace = &config.trace;

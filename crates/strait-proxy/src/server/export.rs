@@ -20,11 +20,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::config::dns::Dns as DnsSettings;
+use crate::config::edge::OriginHttp2;
 use crate::config::error::{Error, Result};
 use crate::config::export::Endpoint;
 use crate::config::settings::Settings;
+use crate::config::tls::Tls;
 use crate::io::buffer::Buffer;
 use crate::io::socket::Socket;
+use crate::io::tls;
 use crate::observe::counters::{SpanCounters, SpanLoss};
 use crate::observe::spans::{Span, message};
 use crate::observe::{OnNote, Spans};
@@ -70,6 +73,7 @@ impl Exporter {
         let Some(endpoint) = settings.tracing.export.clone() else { return Ok(None) };
         let (spans, receiver) = Spans::new(counters.clone());
         let state = State {
+            tls: endpoint.is_tls.then(|| settings.tls.clone()),
             endpoint,
             service: settings.name.clone(),
             counters: counters.clone(),
@@ -103,6 +107,8 @@ impl Exporter {
 /// State of the thread.
 struct State {
     endpoint: Endpoint,
+    /// `None` for a collector without TLS.
+    tls: Option<Tls>,
     service: String,
     counters: Arc<SpanCounters>,
     on_note: OnNote,
@@ -224,12 +230,16 @@ impl State {
 
     /// Sends a batch once; returns the number of spans that the collector has not accepted.
     async fn attempt(&self, dns: &Dns, body: &[u8]) -> Result<u64, AttemptError> {
-        let Endpoint { host, port, authority, path } = &self.endpoint;
+        let Endpoint { host, port, authority, path, .. } = &self.endpoint;
         let addresses = dns.addresses(host).await?;
         let timed_out = || io::Error::from(io::ErrorKind::TimedOut);
         let connect = async |ip| TcpStream::connect(SocketAddr::new(ip, *port)).await;
         let tcp = first(&addresses, Instant::now() + ATTEMPT_MAX, timed_out, connect).await?;
         let mut socket = Socket::new(tcp, ATTEMPT_MAX);
+        if let Some(tls) = &self.tls {
+            let session = tls::connect(tls, host, OriginHttp2::Off).map_err(io::Error::other)?;
+            socket.secure(session, ATTEMPT_MAX).await?;
+        }
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/x-protobuf\r\nContent-Length: {}\r\nUser-Agent: strait/{}\r\nConnection: close\r\n\r\n",
             body.len(),
@@ -298,9 +308,11 @@ mod tests {
     async fn failures_and_successes_by_turns_are_noted_once_a_minute() {
         let notes = Arc::<Mutex<Vec<String>>>::default();
         let noted = notes.clone();
-        let endpoint = Endpoint { host: "a".into(), port: 1, authority: "a:1".into(), path: "/".into() };
+        let endpoint =
+            Endpoint { host: "a".into(), port: 1, is_tls: false, authority: "a:1".into(), path: "/".into() };
         let state = State {
             endpoint,
+            tls: None,
             service: String::new(),
             counters: Arc::default(),
             on_note: Arc::new(move |note: &str| noted.lock().unwrap().push(note.to_owned())),

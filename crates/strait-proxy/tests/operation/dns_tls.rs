@@ -14,9 +14,9 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::dns_rig::{DnsServer, addresses, srv};
 use crate::pool_rig::Rig;
 
-/// Starts a server with a certificate for `subject` at 127.0.0.2, and writes its authority to a
-/// file. Its responses have the name in the handshake (SNI) as X-Server. Returns its port.
-fn start(subject: &str, authority: &Path) -> u16 {
+/// Returns the configuration of a server with a certificate for `subject`, and writes its authority
+/// to a file.
+pub(crate) fn certified(subject: &str, authority: &Path) -> Arc<ServerConfig> {
     let (ca_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -29,7 +29,13 @@ fn start(subject: &str, authority: &Path) -> u16 {
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).unwrap());
-    let config = Arc::new(config.unwrap());
+    Arc::new(config.unwrap())
+}
+
+/// Starts a server with a certificate for `subject` at 127.0.0.2, and writes its authority to a
+/// file. Its responses have the name in the handshake (SNI) as X-Server. Returns its port.
+fn start(subject: &str, authority: &Path) -> u16 {
+    let config = certified(subject, authority);
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // The thread ends with the test's process.

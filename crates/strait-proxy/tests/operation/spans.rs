@@ -1,6 +1,6 @@
 //! Spans that a collector gets by OTLP.
 
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -14,8 +14,10 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use strait_proxy::{Bound, Clock, Inherited};
 
+use crate::dns_tls::certified;
 use crate::rig::{Client, LIMIT, Rig, read_head};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -24,25 +26,39 @@ const PARENT: &str = "b7ad6b7169203331";
 /// Collector that decodes requests. It answers each one with the next response of the test.
 struct Collector {
     address: SocketAddr,
+    is_tls: bool,
     received: Receiver<(String, ExportTraceServiceRequest)>,
     answers: Sender<Vec<u8>>,
 }
 
 impl Collector {
     fn start() -> Self {
+        Self::with(None)
+    }
+
+    /// Collector with TLS if it has a configuration.
+    fn with(tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let is_tls = tls.is_some();
         let ((sender, received), (answers, next)) = (channel(), channel::<Vec<u8>>());
         // The thread ends with the test.
         thread::spawn(move || {
-            for mut stream in listener.incoming().filter_map(Result::ok) {
+            for tcp in listener.incoming().filter_map(Result::ok) {
+                let mut stream: Box<dyn Stream> = match &tls {
+                    Some(tls) => {
+                        let session = ServerConnection::new(tls.clone()).unwrap();
+                        Box::new(StreamOwned::new(session, tcp))
+                    }
+                    None => Box::new(tcp),
+                };
                 let Some(request) = read(&mut stream) else { continue };
                 let _ = sender.send(request);
                 let Ok(answer) = next.recv() else { return };
                 let _ = stream.write_all(&answer);
             }
         });
-        Self { address, received, answers }
+        Self { address, is_tls, received, answers }
     }
 
     /// Collector that accepts the next batches at once.
@@ -58,9 +74,9 @@ impl Collector {
     }
 
     fn config(&self) -> String {
-        let address = self.address;
+        let (scheme, address) = (if self.is_tls { "https" } else { "http" }, self.address);
         format!(
-            "trace.context = \"join\"\ntrace.export = \"http://{address}/v1/traces\"\nadmin.listen = \"127.0.0.1:0\"\n"
+            "trace.context = \"join\"\ntrace.export = \"{scheme}://{address}/v1/traces\"\nadmin.listen = \"127.0.0.1:0\"\n"
         )
     }
 
@@ -80,13 +96,18 @@ impl Collector {
     }
 }
 
+/// Connection to a collector.
+trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
+
 fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {
     let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
     scopes.flat_map(|scope| scope.spans).collect()
 }
 
 /// Reads a request; `None` at the end of the connection.
-fn read(stream: &mut TcpStream) -> Option<(String, ExportTraceServiceRequest)> {
+fn read(stream: &mut impl Read) -> Option<(String, ExportTraceServiceRequest)> {
     let mut reader = BufReader::new(stream);
     let head = read_head(&mut reader)?;
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "))?.parse().ok()?;
@@ -361,4 +382,26 @@ fn a_reload_changes_the_collector() {
     let sent = other.received.try_iter().flat_map(|(_, request)| spans(request));
     let mut paths = sent.map(|span| attribute(&span.attributes, "url.path"));
     assert!(paths.all(|path| path != "/200/60/9/last"));
+}
+
+#[test]
+fn collector_is_reached_over_tls_if_its_certificate_is_trusted() {
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    let collector = Collector::with(Some(certified("127.0.0.1", &ca)));
+    collector.answer("200 OK", &[]);
+    let trusting = format!("tls.origin_ca = \"{}\"\n{}", ca.display(), collector.config());
+    let rig = Rig::start(&trusting);
+    assert_eq!(ask(&rig, "/200/60/9/a", "01"), 200);
+    assert_eq!(attribute(&collector.spans(1)[0].attributes, "url.path"), "/200/60/9/a");
+    wait_counted(&rig, "collector", (1, 0));
+
+    // The certificate is signed by another authority than the trusted one.
+    let other = directory.path().join("other.pem");
+    certified("127.0.0.1", &other);
+    let distrusting = format!("tls.origin_ca = \"{}\"\n{}", other.display(), collector.config());
+    let rig = Rig::start(&distrusting);
+    assert_eq!(ask(&rig, "/200/60/9/b", "01"), 200);
+    wait_counted(&rig, "collector", (0, 1));
+    assert!(collector.received.try_recv().is_err());
 }
