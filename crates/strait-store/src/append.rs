@@ -123,14 +123,15 @@ pub(crate) fn append(
     Ok((file, layout))
 }
 
-/// Ends the lane's segment: returns its unused bytes to the budget and queues it for eviction.
+/// Ends the lane's segment and queues it for eviction, whose thread frees the unused bytes.
 pub(crate) fn seal(shared: &Shared, lane: &mut Lane) {
     let Some(file) = lane.current.take() else { return };
     if lane.tail == FILE_HEADER_BYTES {
         return shared.release_file(file);
     }
-    file.cut(align_up(lane.tail, PAGE_BYTES));
+    shared.segments.cut_later(&file, align_up(lane.tail, PAGE_BYTES));
     shared.segments.enlist(lane.area, file);
+    shared.lifecycle.wake();
 }
 
 /// Returns a reserve of the lane or a spare segment, or creates one. Waits for eviction while

@@ -32,6 +32,7 @@ pub(crate) fn evict_ahead(shared: &Shared) {
     evict_for_shortage(shared);
     while !shared.lifecycle.is_closed() {
         close_unlinked(shared);
+        cut_full(shared);
         match make_lacking(shared).map(|made| shared.counted(made)) {
             Some(Ok(())) => {}
             Some(Err(_)) if evict_for_shortage(shared) => {}
@@ -110,6 +111,13 @@ pub(crate) fn close_unlinked(shared: &Shared) {
         shared.segments.note_name();
     }
     if closed.has_freed {
+        shared.demand.note_freed();
+    }
+}
+
+/// Frees the unused bytes of full segments.
+pub(crate) fn cut_full(shared: &Shared) {
+    if shared.segments.cut() {
         shared.demand.note_freed();
     }
 }

@@ -206,15 +206,20 @@ impl SegmentFile {
     /// Truncates the file to `bytes` and returns the rest to the budget. If truncation fails, the
     /// share stays.
     pub(crate) fn cut(&self, bytes: u64) {
-        if self.disk.truncate(&self.file, bytes).is_ok() {
+        if self.truncate(bytes) {
             self.share.shrink_to(bytes);
         }
+    }
+
+    /// Truncates the file to `bytes`, and leaves its share. Returns false if that fails.
+    pub(crate) fn truncate(&self, bytes: u64) -> bool {
+        self.disk.truncate(&self.file, bytes).is_ok()
     }
 
     /// Removes all bytes at and after `offset`. If that fails as well as a write there, a later
     /// session may find the records that the write has completed.
     pub(crate) fn clear_from(&self, offset: u64) {
-        let _ = self.disk.truncate(&self.file, offset);
+        self.truncate(offset);
     }
 
     /// Parts of the file with data at or after `offset`.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::budget::{Budget, Share};
 use crate::disk::Disk;
@@ -34,6 +34,8 @@ pub(crate) struct Segments {
     queues: Mutex<Queues>,
     /// Spare segments for the next lane that needs one.
     spares: Mutex<Vec<Arc<SegmentFile>>>,
+    /// Full segments with unused bytes, and their used bytes.
+    uncut: Mutex<Vec<(Weak<SegmentFile>, u64)>>,
     /// Released files that are not closed yet.
     pub(crate) unlinks: PendingUnlinks,
     /// True if files were created or unlinked since the last sync of the directory.
@@ -76,11 +78,19 @@ impl Queues {
     fn remove(&mut self, file: &SegmentFile) -> bool {
         let position = file.position.load(Ordering::Acquire);
         if self.window.remove(&position).is_some() {
-            // A queued file keeps its length.
             self.window_bytes -= file.share.bytes();
             return true;
         }
         self.main.remove(&position).is_some()
+    }
+
+    /// Returns the bytes of a file above `bytes` to the budget, whether it is queued or not.
+    fn shrink(&mut self, file: &SegmentFile, bytes: u64) {
+        let before = file.share.bytes();
+        file.share.shrink_to(bytes);
+        if self.window.contains_key(&file.position.load(Ordering::Acquire)) {
+            self.window_bytes -= before - file.share.bytes();
+        }
     }
 }
 
@@ -102,6 +112,7 @@ impl Segments {
             numbers: AtomicU64::new(session << FILE_COUNT_BITS),
             queues: Mutex::default(),
             spares: Mutex::default(),
+            uncut: Mutex::default(),
             unlinks: PendingUnlinks::default(),
             is_dir_dirty: AtomicBool::new(true),
         }
@@ -165,6 +176,27 @@ impl Segments {
         let mut files: Vec<_> = queues.window.iter().chain(&queues.main).collect();
         files.sort_unstable_by_key(|(position, _)| **position);
         files.into_iter().map(|(_, file)| file.clone()).collect()
+    }
+
+    /// Requests that [`cut`](Self::cut) frees the bytes of a full segment above `bytes`.
+    pub(crate) fn cut_later(&self, segment: &Arc<SegmentFile>, bytes: u64) {
+        lock(&self.uncut).push((Arc::downgrade(segment), bytes));
+    }
+
+    /// Truncates full segments, and returns their unused bytes to the budget. Returns true if it did
+    /// so for one. The eviction thread calls it: ext4 without a journal waits until the disk has
+    /// discarded freed blocks.
+    pub(crate) fn cut(&self) -> bool {
+        let uncut = std::mem::take(&mut *lock(&self.uncut));
+        let mut has_freed = false;
+        for (segment, bytes) in uncut {
+            let Some(segment) = segment.upgrade() else { continue };
+            if !segment.is_released.load(Ordering::Acquire) && segment.truncate(bytes) {
+                lock(&self.queues).shrink(&segment, bytes);
+                has_freed = true;
+            }
+        }
+        has_freed
     }
 
     /// Returns the bytes of the queued files of the window.

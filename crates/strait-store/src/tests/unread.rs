@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
-use crate::file::kind_and_number;
+use crate::file::{SegmentFile, kind_and_number};
 use crate::open::Opened;
 use crate::scan::{FAILED_READS_MAX, Unscanned, scan};
 use crate::{Config, Error, Store, hash_of};
@@ -203,7 +203,8 @@ fn scan_of_a_failing_disk_ends_after_some_reads() {
 
 #[test]
 fn scan_finds_the_newest_objects_first() {
-    const COUNT: u64 = 60;
+    // The reads of the spare segments, which come first, are fewer than a quarter.
+    const COUNT: u64 = 240;
     // Those of one segment are found in their order, and the number of a segment that was made
     // ahead may be lower than that of the one before.
     const SEGMENT_MAX: u64 = 14;
@@ -213,10 +214,18 @@ fn scan_finds_the_newest_objects_first() {
     for number in 0..COUNT {
         store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 20_000)]).unwrap();
     }
+    // A copy of a segment that is not cut has more to read.
+    let is_cut = |segment: &Arc<SegmentFile>| segment.share.bytes() < store.shared.segments.segment_bytes;
+    let begin = Instant::now();
+    while !store.shared.segments.queued().iter().all(is_cut) {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    let dead = killed(dir.path());
     // Opens it after a kill; the scan ends when reads fail. Returns the objects found by then, and
     // the number of reads.
     let found_after = |reads: u64| {
-        let copy = killed(dir.path());
+        let copy = killed(dead.path());
         let disk = Disk::default();
         disk.faults.inject(Call::Read, reads as u32, u32::MAX, Errno::IO.raw_os_error());
         let store =
@@ -228,7 +237,7 @@ fn scan_finds_the_newest_objects_first() {
     let (all, reads) = found_after(u64::from(u32::MAX));
     assert_eq!(all.len() as u64, COUNT);
     // The checkpoint, and the header of each file.
-    let before = 1 + files(dir.path()).len() as u64;
+    let before = 1 + files(dead.path()).len() as u64;
     for quarter in 1..4 {
         let (found, _) = found_after(before + (reads - before) * quarter / 4);
         let count = found.len() as u64;
