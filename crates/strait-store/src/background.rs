@@ -70,6 +70,10 @@ fn run(shared: &Shared, earlier: Earlier, others: Vec<JoinHandle<()>>) {
         let before = shared.segments.unlinks.pinned_files();
         eviction::close_unlinked(shared);
         eviction::evict_ahead(shared);
+        // Callers may take the spare segments meanwhile.
+        while eviction::cut_next(shared) {
+            eviction::evict_ahead(shared);
+        }
         let is_same = before > 0 && shared.segments.unlinks.pinned_files() == before;
         look_every = if is_same { (2 * look_every).min(UNLINKS_EVERY_MAX) } else { UNLINKS_EVERY_MIN };
         let idle = shared.demand.enospc.due_in().map_or(IDLE, |pause| pause.min(IDLE));

@@ -32,7 +32,6 @@ pub(crate) fn evict_ahead(shared: &Shared) {
     evict_for_shortage(shared);
     while !shared.lifecycle.is_closed() {
         close_unlinked(shared);
-        cut_full(shared);
         match make_lacking(shared).map(|made| shared.counted(made)) {
             Some(Ok(())) => {}
             Some(Err(_)) if evict_for_shortage(shared) => {}
@@ -44,7 +43,7 @@ pub(crate) fn evict_ahead(shared: &Shared) {
                 shared.demand.note_done();
                 break;
             }
-            None if evict_before(shared, u64::MAX).is_some() => {}
+            None if cut_next(shared) || evict_before(shared, u64::MAX).is_some() => {}
             None => {
                 shared.demand.note_futile();
                 break;
@@ -115,11 +114,13 @@ pub(crate) fn close_unlinked(shared: &Shared) {
     }
 }
 
-/// Frees the unused bytes of full segments.
-pub(crate) fn cut_full(shared: &Shared) {
-    if shared.segments.cut() {
+/// Frees the unused bytes of a full segment. Returns false if there is none.
+pub(crate) fn cut_next(shared: &Shared) -> bool {
+    let is_cut = shared.segments.cut_next();
+    if is_cut {
         shared.demand.note_freed();
     }
+    is_cut
 }
 
 /// Evicts a file with a queue position before `end`: the first one that the policy does not keep,

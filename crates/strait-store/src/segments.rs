@@ -19,6 +19,8 @@ use crate::policy::Area;
 const FILE_COUNT_BITS: u32 = 32;
 /// Divisor of the segment size: a longer record gets a file of its own.
 const EXTENT_PARTS: u64 = 4;
+/// Divisor of the segment size: fewer unused bytes at the end of a segment stay.
+const UNUSED_PARTS: u64 = 32;
 
 /// Files of a store.
 #[derive(Debug)]
@@ -178,25 +180,32 @@ impl Segments {
         files.into_iter().map(|(_, file)| file.clone()).collect()
     }
 
-    /// Requests that [`cut`](Self::cut) frees the bytes of a full segment above `bytes`.
+    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full segment above `bytes` if
+    /// they are many.
     pub(crate) fn cut_later(&self, segment: &Arc<SegmentFile>, bytes: u64) {
+        if self.segment_bytes.saturating_sub(bytes) < self.segment_bytes / UNUSED_PARTS {
+            return;
+        }
         lock(&self.uncut).push((Arc::downgrade(segment), bytes));
     }
 
-    /// Truncates full segments, and returns their unused bytes to the budget. Returns true if it did
-    /// so for one. The eviction thread calls it: ext4 without a journal waits until the disk has
-    /// discarded freed blocks.
-    pub(crate) fn cut(&self) -> bool {
-        let uncut = std::mem::take(&mut *lock(&self.uncut));
-        let mut has_freed = false;
-        for (segment, bytes) in uncut {
+    /// Truncates a full segment, and returns its unused bytes to the budget. Returns false if there
+    /// is none. The eviction thread calls it, as ext4 without a journal waits until the disk has
+    /// discarded freed blocks. Writers would wait for that too: a segment with writers stays for a
+    /// later call.
+    pub(crate) fn cut_next(&self) -> bool {
+        loop {
+            let mut uncut = lock(&self.uncut);
+            let is_free = |segment: &Weak<SegmentFile>| segment.upgrade().is_none_or(|it| !it.has_writers());
+            let Some(place) = uncut.iter().position(|(segment, _)| is_free(segment)) else { return false };
+            let (segment, bytes) = uncut.remove(place);
+            drop(uncut);
             let Some(segment) = segment.upgrade() else { continue };
             if !segment.is_released.load(Ordering::Acquire) && segment.truncate(bytes) {
                 lock(&self.queues).shrink(&segment, bytes);
-                has_freed = true;
+                return true;
             }
         }
-        has_freed
     }
 
     /// Returns the bytes of the queued files of the window.

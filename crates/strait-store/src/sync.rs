@@ -100,6 +100,6 @@ pub(crate) fn finish(shared: &Shared) {
         shared.release_file(spare);
     }
     eviction::close_unlinked(shared);
-    eviction::cut_full(shared);
+    while eviction::cut_next(shared) {}
     let _ = shared.counted(sync_with(shared, true));
 }
