@@ -317,8 +317,8 @@ impl State {
     }
 
     /// Returns the number of DATA bytes that the stream may send now, at least one: those that fit
-    /// into the output. With TLS in user space the output may be exceeded by one turn, so that heads
-    /// in it do not leave the end of a body to another turn.
+    /// into the output. With TLS in user space one turn may exceed it, so that heads in the output
+    /// do not leave the end of a body to another turn.
     pub(super) fn poll_turn(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let window = ready!(self.poll_window(id, context))?;
         let is_encrypted_here = self.transport.is_encrypted_here();

@@ -30,16 +30,15 @@ impl State {
     /// # Errors
     /// The connection has ended.
     pub(super) fn push_records(&mut self, id: u32, data: &[u8], ends: bool) -> io::Result<usize> {
-        let pieces = || data.chunks(self.protocol.frame_bytes());
-        let count = pieces().len();
-        let lens: SmallVec<[usize; FRAMES]> = pieces().map(<[u8]>::len).collect();
-        let mut heads = SmallVec::<[[u8; FRAME_HEAD_BYTES]; FRAMES]>::new();
-        for (index, len) in lens.into_iter().enumerate() {
-            heads.push(self.protocol.data_head(id, len, ends && index + 1 == count));
+        let pieces = data.chunks(self.protocol.frame_bytes());
+        let (mut heads, mut left) = (SmallVec::<[[u8; FRAME_HEAD_BYTES]; FRAMES]>::new(), data.len());
+        for piece in pieces.clone() {
+            left -= piece.len();
+            heads.push(self.protocol.data_head(id, piece.len(), ends && left == 0));
         }
         let mut parts = SmallVec::<[IoSlice<'_>; 1 + 2 * FRAMES]>::new();
         parts.push(IoSlice::new(self.protocol.output()));
-        for (head, piece) in heads.iter().zip(data.chunks(self.protocol.frame_bytes())) {
+        for (head, piece) in heads.iter().zip(pieces) {
             parts.extend([IoSlice::new(head), IoSlice::new(piece)]);
         }
         let held = self.transport.hold(&parts);

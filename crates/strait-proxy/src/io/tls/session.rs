@@ -173,7 +173,7 @@ impl Session {
     pub(crate) fn send_at_once(&mut self, tcp: &mut TcpStream) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.send_some(&mut Wire { tcp, context: None }) {
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
