@@ -94,11 +94,11 @@ impl Carrier {
         }
     }
 
-    /// Returns the stream of an HTTP/2 connection, if it can send files without a copy.
+    /// Returns the stream of a client, which can send files.
     pub(crate) fn http2_for_files(&mut self) -> Option<&mut Http2Stream> {
         match self {
-            Self::Http2(stream) if stream.can_send_file() => Some(stream),
-            _ => None,
+            Self::Http2(stream) => Some(stream),
+            Self::Connection(_) | Self::Origin(_) => None,
         }
     }
 

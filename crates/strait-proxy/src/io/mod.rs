@@ -5,6 +5,7 @@
 pub(crate) mod buffer;
 pub(crate) mod carrier;
 pub(crate) mod clock;
+pub(crate) mod copy_buffer;
 pub(crate) mod deadline;
 pub(crate) mod forward;
 pub(crate) mod framing;

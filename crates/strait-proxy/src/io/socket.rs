@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::carrier::Carrier;
+use crate::io::copy_buffer::CopyBuffer;
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::http2::origin_stream::OriginStream;
 use crate::io::http2::stream::Http2Stream;
@@ -34,8 +35,6 @@ use crate::io::tls::session::Session;
 
 /// Maximum of bytes per sendfile(2), so that other connections of the thread are not delayed.
 const SENDFILE_MAX: u64 = 1 << 20;
-/// Bytes per read without sendfile.
-const COPY_BYTES: usize = 64 << 10;
 
 /// Minimum time between two checks of the bytes that a slow client has acknowledged.
 const UPTAKE_CHECK_MIN: Duration = Duration::from_millis(100);
@@ -366,8 +365,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends up to `len` bytes of a file in frames of HTTP/2, without a copy; 0 if that is not
-    /// possible now.
+    /// Sends up to `len` bytes of a file in frames of HTTP/2; 0 if that is not possible now.
     async fn send_frames(&mut self, file: &impl AsFd, offset: u64, len: u64) -> Result<usize, SocketError> {
         let send = |stream: &mut Carrier, context: &mut Context<'_>| match stream.http2_for_files() {
             Some(stream) => stream.poll_send_file(context, file, offset, len).map_err(SocketError::from),
@@ -388,16 +386,11 @@ impl Socket {
         len: u64,
     ) -> Result<(), SocketError> {
         let (mut at, end) = (offset, offset + len);
-        let mut bytes = vec![0; COPY_BYTES.min(len as usize)];
+        let mut bytes = CopyBuffer::take();
         while at < end {
-            let room = (end - at).min(bytes.len() as u64) as usize;
-            let read = rustix::io::pread(&file, &mut bytes[..room], at).map_err(io::Error::from)?;
-            if read == 0 {
-                // The file was truncated.
-                return Err(SocketError::Closed);
-            }
-            self.write_all(&bytes[..read], &[]).await?;
-            at += read as u64;
+            bytes.read_at(&file, at, end - at)?;
+            self.write_all(&bytes, &[]).await?;
+            at += bytes.len() as u64;
         }
         Ok(())
     }
@@ -469,10 +462,10 @@ impl Socket {
     }
 
     async fn copy_pipe(&mut self, pipe: &mut Pipe) -> Result<(), SocketError> {
-        let mut bytes = vec![0; COPY_BYTES];
+        let mut bytes = CopyBuffer::take();
         while pipe.held() > 0 {
-            let read = pipe.read(&mut bytes).map_err(io::Error::from)?;
-            self.write_all(&bytes[..read], &[]).await?;
+            bytes.read_by(u64::MAX, |room| Ok(pipe.read(room)?))?;
+            self.write_all(&bytes, &[]).await?;
         }
         Ok(())
     }

@@ -108,6 +108,34 @@ impl Stream {
         }
     }
 
+    /// Takes all of `parts`, to be sent with later bytes. Only for TLS in user space.
+    ///
+    /// # Errors
+    /// The connection must end.
+    pub(crate) fn hold(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        match &mut self.tls {
+            Some(Tls::Session(session)) => session.hold(parts),
+            Some(Tls::Kernel(_)) | None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Returns the number of held bytes.
+    pub(crate) fn held(&self) -> usize {
+        match &self.tls {
+            Some(Tls::Session(session)) => session.held(),
+            Some(Tls::Kernel(_)) | None => 0,
+        }
+    }
+
+    /// Sends as many of the held bytes as the socket takes at once. The task that calls
+    /// [`Stream::poll_send`] sends the others.
+    pub(crate) fn send_at_once(&mut self) -> io::Result<()> {
+        match &mut self.tls {
+            Some(Tls::Session(session)) => session.send_at_once(&mut self.tcp),
+            Some(Tls::Kernel(_)) | None => Ok(()),
+        }
+    }
+
     /// Sends some of the held bytes; `false` if none are left.
     pub(crate) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         match &mut self.tls {

@@ -190,8 +190,7 @@ async fn exchange(
     if let Some(stream) = connection.socket.origin_stream() {
         stream.takes_trailers = request.takes_trailers;
     }
-    let sent = connection.socket.write_all(&request.head, &[]).await;
-    sent.map_err(|error| connection.failure(error))?;
+    send_head(&mut connection, request, client.as_ref()).await?;
     let Some(client) = client else {
         return final_response(upstream, connection, request, requested, None).await;
     };
@@ -201,6 +200,27 @@ async fn exchange(
     } else {
         Box::pin(exchange_on_stream(upstream, connection, request, requested, client)).await
     }
+}
+
+/// Sends the head of a request. On a connection of HTTP/2 it may wait for another stream's end; a
+/// client that cancels its request meanwhile ends the wait.
+async fn send_head(
+    connection: &mut Connection,
+    request: &OriginRequest,
+    client: Option<&Client<'_>>,
+) -> Result<(), FetchError> {
+    let own = client.filter(|_| !request.is_shared && !connection.is_http1());
+    let end = own.and_then(|client| client.socket.stream_end());
+    let sending = connection.socket.write_all(&request.head, &[]);
+    let sent = match end {
+        None => sending.await,
+        Some(end) => tokio::select! {
+            biased;
+            sent = sending => sent,
+            () = end.cancelled() => return Err(FetchError::Client(SocketError::Closed)),
+        },
+    };
+    sent.map_err(|error| connection.failure(error))
 }
 
 /// Sends the body of the client's request, and reads the head of the response.

@@ -6,6 +6,7 @@ use lab::wait_until;
 
 use crate::http2::{DATA, END_STREAM, HEADERS, PING, RST_STREAM, Received, WINDOW_UPDATE, frame};
 use crate::origin_http2_rig::{Peer, Rig, post};
+use crate::rig::LIMIT;
 
 /// Returns a POST of HTTP/1.1 with a body of that length.
 fn post_1(len: usize) -> Vec<u8> {
@@ -110,6 +111,30 @@ fn request_waits_for_the_end_of_a_complete_response() {
         answer(&mut origin, stream);
         assert_eq!(first.answer().unwrap().body, b"abc");
     }
+}
+
+/// A request that waits for the end of another stream is not sent after its client has given it up.
+#[test]
+fn cancelled_request_does_not_wait_for_the_end_of_a_response() {
+    let rig = Rig::start();
+    let (mut first, mut second) = (rig.client(), rig.http2_client());
+    first.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    // MAX_CONCURRENT_STREAMS 1.
+    let mut origin = rig.accept_with(&[(3, 1)]);
+    let fields = [(":status", "200"), ("content-length", "3"), ("cache-control", "no-store")];
+    assert_eq!(origin.request().stream, 1);
+    origin.head(1, &fields, 0);
+    origin.data(1, b"abc", 0);
+    assert_eq!(first.answer().unwrap().body, b"abc");
+    second.send(post(1, "/b", &[("content-length", "0")]));
+    assert!(wait_until(LIMIT, || rig.metric("strait_proxy_http2_streams_total 1")));
+    second.send(frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
+    // Its task ends although the origin has not ended the first stream.
+    assert!(wait_until(LIMIT, || rig.proxy.report().requests == 2));
+    origin.data(1, b"", END_STREAM);
+    first.send("GET /c HTTP/1.1\r\nHost: a\r\n\r\n");
+    let request = origin.request();
+    assert_eq!((request.stream, request.field(":path")), (3, Some("/c")));
 }
 
 fn until_head_or_reset(origin: &mut Peer) -> Received {

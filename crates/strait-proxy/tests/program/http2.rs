@@ -108,6 +108,24 @@ fn h2load_with_streams_side_by_side() {
 }
 
 #[test]
+fn h2load_with_tls_and_narrow_windows() {
+    if !program_or_skip("h2load") {
+        return;
+    }
+    let (origin, folder) = (Origin::of_bodies(), tempfile::tempdir().unwrap());
+    let Some((_proxy, port)) = start_with_tls(&origin, folder.path(), ON) else { return };
+    let urls = [SMALL, LARGE].map(|body| format!("https://127.0.0.1:{port}{}", body.target()));
+    for window_bits in ["14", "17", "30"] {
+        let options = ["-n", "80", "-c", "4", "-m", "20", "-w", window_bits, "-W", window_bits];
+        let load = Launch::new("h2load").args(options).args(&urls).run(LIMIT).unwrap();
+        let text = load.success().text();
+        assert!(text.contains("80 total, 80 started, 80 done, 80 succeeded, 0 failed"), "{text}");
+        let bytes = (SMALL.len + LARGE.len) * 40;
+        assert!(text.contains(&format!("{bytes}) data")), "{text}");
+    }
+}
+
+#[test]
 fn every_case_of_h2spec_passes() {
     let Some(h2spec) = find("h2spec") else { return };
     let origin = Origin::of_bodies();

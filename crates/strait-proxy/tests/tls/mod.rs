@@ -2,6 +2,7 @@
 
 mod bodies;
 mod clients;
+mod http2;
 mod ocsp;
 mod origin;
 mod origins;

@@ -1,8 +1,9 @@
 //! HTTP/2 by h2load, the client of nghttp2.
 //!
 //! It checks the status of each response, and counts the bytes of all bodies, which must be those
-//! of the requested objects. A first run, for the warm-up time, tells the rate. The second makes
-//! the requests of the measured time: the CPU time between its start and its end is theirs.
+//! of the requested objects. A first run requests each object once. The second, for the warm-up
+//! time, tells the rate. The third makes the requests of the measured time: the CPU time between
+//! its start and its end is theirs.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
@@ -32,6 +33,9 @@ const REQUESTS_MAX: u64 = 10_000_000;
 /// h2load is not installed, or a response is wrong.
 pub(super) fn measure(options: &Options, (to, http2): (SocketAddr, Http2)) -> Result<Account> {
     let load = Load::new(options, to, http2)?;
+    // A proxy may store responses over HTTP/1.1 and over TLS apart.
+    let objects = options.workload.objects.to_string();
+    load.run(&["--clients=1", "-n", &objects], None)?;
     let warm_up = load.run(&["-D", &format!("{}ms", options.warm_up.as_millis())], None)?;
     let rate = warm_up.requests as f64 / options.warm_up.as_secs_f64();
     let streams = u64::from(options.workload.connections * http2.streams);

@@ -7,6 +7,7 @@ use strait_http::framing::BodyFraming;
 
 use crate::io::framing::{Framed, Piece};
 use crate::io::http2::link::State;
+use crate::io::http2::records::RECORD_BYTES;
 use crate::io::http2::translate::Fields;
 use crate::io::moved::Moved;
 
@@ -90,7 +91,12 @@ impl Sender<'_> {
         is_last: bool,
     ) -> Poll<io::Result<usize>> {
         let len = ready!(state.poll_turn(self.id, context))?.min(data.len());
-        let overhead = state.protocol.push_data(self.id, &data[..len], is_last && len == data.len());
+        let (data, ends) = (&data[..len], is_last && len == data.len());
+        let overhead = if self.is_encrypted_here && len >= RECORD_BYTES {
+            state.push_records(self.id, data, ends)?
+        } else {
+            state.protocol.push_data(self.id, data, ends)
+        };
         self.moved.add(len, overhead, self.is_encrypted_here);
         state.end_turn();
         Poll::Ready(Ok(len))

@@ -17,7 +17,8 @@ use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use tokio::io::Interest;
 
-/// Bytes of output beyond which streams add no data. Frames of the protocol itself may exceed it.
+/// Bytes of output, and of records of TLS, beyond which streams add no data. Frames of the protocol
+/// itself may exceed it, and so does the data of one turn with TLS in user space.
 pub(super) const OUTPUT_BYTES: usize = 64 << 10;
 /// Reads in a row, so that other connections of the thread are not delayed.
 const READS_MAX: usize = 16;
@@ -117,10 +118,10 @@ impl Link {
         self.state().protocol.go_away();
     }
 
-    /// Returns the number of sent bytes if some are left to send.
-    pub(crate) fn blocked_at(&self) -> Option<u64> {
+    /// Returns the progress of sending if some bytes are left to send.
+    pub(crate) fn blocked_at(&self) -> Option<(u64, usize)> {
         let state = self.state();
-        (!state.is_flushed()).then_some(state.sent_bytes)
+        (!state.is_flushed()).then_some((state.sent_bytes, state.transport.held()))
     }
 
     /// Lends a pipe for data of files, if one is free.
@@ -167,12 +168,17 @@ impl State {
     }
 
     pub(super) fn is_flushed(&self) -> bool {
-        self.held() == 0 && self.protocol.output().is_empty()
+        self.held() == 0 && self.queued() == 0
     }
 
     /// Returns the bytes in the pipe.
     fn held(&self) -> usize {
         if let Lent::Pipe(pipe) = &self.pipe { pipe.held() } else { 0 }
+    }
+
+    /// Returns the bytes that wait to be sent, except for those in the pipe.
+    pub(super) fn queued(&self) -> usize {
+        self.protocol.output().len() + self.transport.held()
     }
 
     /// Returns a new request; `None` at the end of the connection; an error with the exceeded limit
@@ -271,7 +277,9 @@ impl State {
             self.sent_bytes += sent as u64;
             self.pass_turn();
         }
-        while ready!(self.transport.poll_send(context))? {}
+        while ready!(self.transport.poll_send(context))? {
+            self.pass_turn();
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -308,10 +316,14 @@ impl State {
         len
     }
 
-    /// Returns the number of DATA bytes that the stream may copy into the output now, at least one.
+    /// Returns the number of DATA bytes that the stream may send now, at least one: those that fit
+    /// into the output. With TLS in user space one turn may exceed it, so that heads in the output
+    /// do not leave the end of a body to another turn.
     pub(super) fn poll_turn(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let window = ready!(self.poll_window(id, context))?;
-        Poll::Ready(Ok(window.min(OUTPUT_BYTES.saturating_sub(self.protocol.output().len()))))
+        let is_encrypted_here = self.transport.is_encrypted_here();
+        let most = if is_encrypted_here { OUTPUT_BYTES } else { OUTPUT_BYTES.saturating_sub(self.queued()) };
+        Poll::Ready(Ok(window.min(most)))
     }
 
     /// Waits for the stream's turn, and for the pipe to be empty. Returns the pipe and the number
@@ -341,7 +353,7 @@ impl State {
 
     /// Waits for room in the output for a head.
     pub(super) fn poll_room(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let has_room = self.protocol.output().len() < OUTPUT_BYTES;
+        let has_room = self.queued() < OUTPUT_BYTES;
         let slot = self.slot(id)?;
         if has_room {
             return Poll::Ready(Ok(()));
@@ -379,9 +391,8 @@ impl State {
             self.protocol.want(id, true);
             return Poll::Pending;
         }
-        let room = OUTPUT_BYTES.saturating_sub(self.protocol.output().len());
         match self.protocol.window(id) {
-            _ if room == 0 => Poll::Pending,
+            _ if self.queued() >= OUTPUT_BYTES => Poll::Pending,
             0 => {
                 // The window was reduced since the turn was granted.
                 self.turn = None;
@@ -419,7 +430,7 @@ impl State {
 
     /// Gives the turn to the next stream, and wakes the stream that has it if there is room.
     fn pass_turn(&mut self) {
-        if self.protocol.output().len() >= OUTPUT_BYTES {
+        if self.queued() >= OUTPUT_BYTES {
             return;
         }
         self.wake_openers();

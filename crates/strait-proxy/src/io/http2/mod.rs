@@ -11,11 +11,13 @@
 //!
 //! `strait-http2` has the protocol, `link` the shared connection, `slot` the received bytes of a
 //! stream, and `body` the sent ones. `accept`, `stream` and `translate` are for clients; `gather`
-//! is the send without a copy. `origin_link`, `origin_stream` and `origin_text` are for origins:
-//! there the text of a request is written, and that of the response is read.
+//! is the send without a copy, `records` that with TLS in user space. `origin_link`,
+//! `origin_stream` and `origin_text` are for origins: there the text of a request is written, and
+//! that of the response is read.
 //!
-//! The connection's task reads and writes the socket. The tasks of streams only move bytes into the
-//! output, in the order of their priorities, and only while there is room in it.
+//! The connection's task reads the socket, and writes the output. The tasks of streams move bytes
+//! into the output, the pipe or records, in the order of their priorities, and only while there is
+//! room. They write the pipe and many records at once, as far as the socket takes them.
 
 pub(crate) mod accept;
 mod body;
@@ -24,6 +26,7 @@ pub(crate) mod link;
 pub(crate) mod origin_link;
 pub(crate) mod origin_stream;
 mod origin_text;
+mod records;
 pub(crate) mod slot;
 pub(crate) mod stream;
 pub(crate) mod translate;

@@ -53,7 +53,7 @@ impl Link {
         !state.is_over
             && state.protocol.has_settings()
             && state.protocol.room() > state.promised
-            && state.protocol.output().len() < OUTPUT_BYTES
+            && state.queued() < OUTPUT_BYTES
     }
 
     /// Returns true if the next request waits for the end of a complete response, or resets its
@@ -167,7 +167,7 @@ impl State {
 
     /// Waits for room in the output for the head of a request.
     pub(super) fn poll_opening(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.is_over || self.protocol.output().len() < OUTPUT_BYTES {
+        if self.is_over || self.queued() < OUTPUT_BYTES {
             return Poll::Ready(());
         }
         self.await_change(context);

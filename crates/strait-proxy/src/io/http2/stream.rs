@@ -11,6 +11,7 @@ use strait_http::framing::{self, BodyFraming};
 use strait_http::head::{self, Response};
 
 use crate::io::buffer::Buffer;
+use crate::io::copy_buffer::CopyBuffer;
 use crate::io::framing::Framed;
 use crate::io::http2::body::{OutgoingBody, Sender, invalid};
 use crate::io::http2::gather::Part;
@@ -227,13 +228,8 @@ impl Http2Stream {
         }
     }
 
-    /// Returns true if files can be sent without a copy.
-    pub(crate) fn can_send_file(&self) -> bool {
-        !self.is_encrypted_here
-    }
-
-    /// Sends up to `len` bytes of a file from `offset` on without a copy; returns their number.
-    /// Returns 0 if no pipe is free: copy them.
+    /// Sends up to `len` bytes of a file from `offset` on; returns their number. They are not
+    /// copied, except with TLS in user space. Returns 0 if no pipe is free: copy them.
     pub(crate) fn poll_send_file(
         &mut self,
         context: &mut Context<'_>,
@@ -246,11 +242,14 @@ impl Http2Stream {
         let Sink::Body(OutgoingBody { framed, .. }) = &mut self.sink else {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         };
-        let ahead = framed.data_ahead();
+        let len = len.min(framed.data_ahead());
+        if self.is_encrypted_here {
+            return self.poll_encrypt_file(state, context, file, offset, len);
+        }
         let Some((mut pipe, window)) = ready!(state.poll_pipe(self.id, context))? else {
             return Poll::Ready(Ok(0));
         };
-        let len = len.min(ahead).min(window as u64) as usize;
+        let len = len.min(window as u64) as usize;
         let is_last = matches!(framed, Framed::Length(left) if *left == len as u64);
         let part = Part { file, offset, len, is_last };
         // The rest of an incomplete frame can never be sent.
@@ -264,6 +263,21 @@ impl Http2Stream {
         self.moved.spliced += gathered.data as u64;
         self.moved.add(0, gathered.heads, false);
         Poll::Ready(Ok(gathered.data))
+    }
+
+    /// Reads bytes of a file and encrypts them, when the stream may send them.
+    fn poll_encrypt_file(
+        &mut self,
+        state: &mut State,
+        context: &mut Context<'_>,
+        file: &impl AsFd,
+        offset: u64,
+        len: u64,
+    ) -> Poll<io::Result<usize>> {
+        let window = ready!(state.poll_turn(self.id, context))?;
+        let mut bytes = CopyBuffer::take();
+        bytes.read_at(file, offset, len.min(window as u64))?;
+        self.poll_body(state, context, &bytes)
     }
 
     /// Ends the response of unknown length, or the tunnel.

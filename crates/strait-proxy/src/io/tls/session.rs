@@ -21,10 +21,16 @@ use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::tcp::poll_fill;
 use crate::io::tls::kernel::{self, Cut, Kernel};
 
+/// Bytes of records beyond which [`Session::poll_write`] takes no more: a piece of a body that was
+/// read from a file, and the head before it.
+const HELD_BYTES: usize = 72 << 10;
+
 /// TLS on a connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     tls: Connection,
+    /// Taken bytes that are not sent yet, without the framing of their records.
+    held: usize,
     /// Received bytes that are not decrypted yet.
     coming: Buffer,
     /// True after the end of the connection.
@@ -37,9 +43,10 @@ pub(crate) struct Session {
 
 impl Session {
     /// Begins TLS; with `for_kernel`, the kernel takes over after the handshake if it can.
-    pub(crate) fn new(tls: Connection, for_kernel: bool) -> Self {
+    pub(crate) fn new(mut tls: Connection, for_kernel: bool) -> Self {
+        tls.set_buffer_limit(Some(HELD_BYTES));
         let cut = for_kernel.then(Cut::default);
-        Self { tls, coming: Buffer::default(), has_ended: false, is_finished: false, cut }
+        Self { tls, held: 0, coming: Buffer::default(), has_ended: false, is_finished: false, cut }
     }
 
     /// Returns true if the peer has chosen HTTP/2 (ALPN, RFC 7301).
@@ -135,11 +142,43 @@ impl Session {
     ) -> Poll<io::Result<usize>> {
         loop {
             let taken = self.tls.writer().write_vectored(parts)?;
+            self.held += taken;
             if taken > 0 || parts.iter().all(|part| part.is_empty()) {
                 return Poll::Ready(Ok(taken));
             }
             ready!(self.poll_send(tcp, context))?;
         }
+    }
+
+    /// Takes all of `parts`, to be sent with later bytes. The caller bounds the held bytes.
+    ///
+    /// # Errors
+    /// The session can encrypt no more; the connection must end.
+    pub(crate) fn hold(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.tls.set_buffer_limit(None);
+        let taken = self.tls.writer().write_vectored(parts);
+        self.tls.set_buffer_limit(Some(HELD_BYTES));
+        let taken = taken?;
+        self.held += taken;
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if taken < len { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    /// Returns the number of taken bytes that are not sent yet.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Sends as many of the taken bytes as the socket takes at once.
+    pub(crate) fn send_at_once(&mut self, tcp: &mut TcpStream) -> io::Result<()> {
+        while self.tls.wants_write() {
+            match self.send_some(&mut Wire { tcp, context: None }) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Sends some of the taken bytes; `false` if none are left.
@@ -151,12 +190,17 @@ impl Session {
         if !self.tls.wants_write() {
             return Poll::Ready(Ok(false));
         }
-        match self.tls.write_tls(&mut Wire { tcp, context }) {
-            Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            Ok(_) => Poll::Ready(Ok(true)),
+        match self.send_some(&mut Wire { tcp, context: Some(context) }) {
+            Ok(()) => Poll::Ready(Ok(true)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }
+    }
+
+    fn send_some(&mut self, wire: &mut Wire<'_, '_>) -> io::Result<()> {
+        let sent = self.tls.write_tls(wire)?;
+        self.held = if self.tls.wants_write() { self.held.saturating_sub(sent) } else { 0 };
+        if sent == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 
     fn poll_flush(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -218,7 +262,8 @@ fn invalid(error: rustls::Error) -> io::Error {
 /// Writer for the records of rustls.
 struct Wire<'a, 'c> {
     tcp: &'a mut TcpStream,
-    context: &'a mut Context<'c>,
+    /// Task that is to be woken when the socket takes more, if it takes nothing now.
+    context: Option<&'a mut Context<'c>>,
 }
 
 impl Wire<'_, '_> {
@@ -232,11 +277,14 @@ impl Wire<'_, '_> {
 
 impl Write for Wire<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Self::now(Pin::new(&mut *self.tcp).poll_write(self.context, bytes))
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        Self::now(Pin::new(&mut *self.tcp).poll_write_vectored(self.context, parts))
+        match &mut self.context {
+            Some(context) => Self::now(Pin::new(&mut *self.tcp).poll_write_vectored(context, parts)),
+            None => self.tcp.try_write_vectored(parts),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
