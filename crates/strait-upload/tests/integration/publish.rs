@@ -39,7 +39,14 @@ impl Publisher {
         write!(self.input, "{first} {}\n{lines}", lines.len()).unwrap();
     }
 
+    /// Returns an answer without the numbers of messages and bytes.
     pub(crate) fn answer(&mut self) -> String {
+        let line = self.whole_answer();
+        let rest = line.strip_prefix('=').and_then(|rest| rest.split_once(' '));
+        rest.map_or(line.clone(), |(_, rest)| rest.to_owned())
+    }
+
+    pub(crate) fn whole_answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line
@@ -56,9 +63,12 @@ impl Publisher {
 fn assert_stored_once(nats: &Nats, count: u64) {
     let stored = nats.messages();
     for message in &stored {
-        assert_eq!((&*message.subject, &message.id), ("flows.a", &format!("fr1-9-flows.a-{}", message.text)));
+        assert_eq!(
+            (&*message.subject, &message.id),
+            ("flows.a", &format!("fr1-9-flows.a-{}", message.text()))
+        );
     }
-    let numbers: BTreeSet<u64> = stored.iter().map(|message| message.text.parse().unwrap()).collect();
+    let numbers: BTreeSet<u64> = stored.iter().map(|message| message.text().parse().unwrap()).collect();
     assert_eq!((stored.len() as u64, numbers), (count, (0..count).collect()));
 }
 
