@@ -1,7 +1,9 @@
 //! Tests of `strait-upload publish` with a NATS server: each flow is stored once and answered.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use lab::Nats;
@@ -22,7 +24,19 @@ impl Publisher {
 
     pub(crate) fn to(url: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(PROGRAM);
-        command.args(["publish", url, "fr1-9"]).envs(variables.iter().copied());
+        command.envs(variables.iter().copied());
+        Self::start_with(command, url)
+    }
+
+    /// Starts the program with its errors in a file.
+    pub(crate) fn with_log(url: &str, log: &Path) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.stderr(File::create(log).unwrap());
+        Self::start_with(command, url)
+    }
+
+    fn start_with(mut command: Command, url: &str) -> Self {
+        command.args(["publish", url, "fr1-9"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Self { child, input, output: BufReader::new(output) }
@@ -36,7 +50,13 @@ impl Publisher {
 
     /// Writes a batch of flows.
     pub(crate) fn write_lines(&mut self, first: u64, lines: &str) {
-        write!(self.input, "{first} {}\n{lines}", lines.len()).unwrap();
+        self.write_bytes(first, lines.as_bytes());
+    }
+
+    /// Writes a batch in the format of the URL.
+    pub(crate) fn write_bytes(&mut self, first: u64, flows: &[u8]) {
+        writeln!(self.input, "{first} {}", flows.len()).unwrap();
+        self.input.write_all(flows).unwrap();
     }
 
     /// Returns an answer without the numbers of messages and bytes.
