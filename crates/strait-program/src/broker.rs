@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | JSON | a line for each flow | a flow |
 //! | Protobuf | for each flow its length as a varint, and a message | a flow |
-//! | Arrow | a stream of Arrow IPC with one record batch | such a stream, of flows for one partition |
+//! | Arrow | a stream of Arrow IPC with one record batch | such a stream, with some rows |
 
 use std::fmt;
 use std::str::FromStr;

@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// them on a subject of NATS: nats://HOST:PORT/SUBJECT, port 4222 if none is given; or on a
     /// topic of Kafka: kafka://HOST:PORT,HOST:PORT/TOPIC, port 9092; nats+tls:// and kafka+tls://
     /// require TLS. Their messages are JSON, or with ?format=arrow streams of Arrow IPC, or with
-    /// ?format=protobuf Protocol Buffers. Repeat it for several targets, at most 8: each has a queue
-    /// and losses of its own
+    /// ?format=protobuf Protocol Buffers. Repeat it for several targets, at most 8: each has a
+    /// queue and losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Vec<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]

@@ -21,7 +21,7 @@ use self::protobuf::Delimited;
 pub use self::protobuf::definition;
 use crate::export::{Build, Carrier, Counts, Exporter, Limits, Message, Plan, Shared};
 
-/// Maximum length of a batch: some 350 flows of JSON, or 1200 of the other formats.
+/// Maximum length of a batch: some 350 flows of JSON, or more than 1000 of the other formats.
 pub const BATCH_BYTES_MAX: usize = 256 << 10;
 /// Batches of the queue: 8 MiB. An incomplete batch is sent twice a second.
 const QUEUE: usize = 32;
