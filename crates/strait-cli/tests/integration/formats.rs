@@ -118,7 +118,8 @@ fn time_ns(text: &str) -> u64 {
     let numbers: Vec<u64> =
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     let [year, month, day, hour, minute, second, nanosecond] = numbers[..] else { panic!("{text}") };
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let lengths = [31, if is_leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let years: u64 = (1970..year).map(|year| 365 + u64::from(is_leap(year))).sum();
     let days = years + lengths[..month as usize - 1].iter().sum::<u64>() + day - 1;
@@ -129,6 +130,10 @@ fn time_ns(text: &str) -> u64 {
 fn packets(rows: &[Row]) -> u64 {
     let of = |row: &Row, name: &str| row[name].parse::<u64>().unwrap();
     rows.iter().map(|row| of(row, "packetDeltaCount") + of(row, "reversePacketDeltaCount")).sum()
+}
+
+fn contents(records: &[StoredRecord]) -> Vec<&[u8]> {
+    records.iter().map(|record| &*record.content).collect()
 }
 
 /// Publishes the flows of a file to the URLs of JSON, Arrow and Protobuf. Returns the ledger.
@@ -180,7 +185,9 @@ fn formats_on_nats_have_the_same_flows() {
 fn formats_on_kafka_have_the_same_flows_in_the_same_partitions() {
     let Some(kafka) = Kafka::up_or_skip() else { return };
     let Some(decoders) = Decoders::or_skip() else { return };
-    ["json", "arrow", "protobuf"].iter().for_each(|topic| kafka.create_topic(topic, PARTITIONS, &[]));
+    for topic in ["json", "arrow", "protobuf"] {
+        kafka.create_topic(topic, PARTITIONS, &[]);
+    }
     let ledger = publish(decoders.directory.path(), |format| kafka.url(format));
     let records = ["json", "arrow", "protobuf"].map(|topic| kafka.records(topic));
     for records in &records {
@@ -193,17 +200,14 @@ fn formats_on_kafka_have_the_same_flows_in_the_same_partitions() {
         json.iter().map(|record| (&*record.key, record.partition)).collect();
     assert!(partitions.values().collect::<BTreeSet<_>>().len() > 1, "{partitions:?}");
 
-    let contents = |records: &[StoredRecord]| records.iter().map(|record| record.content.clone()).collect();
-    let [arrow_contents, protobuf_contents]: [Vec<Vec<u8>>; 2] = [contents(arrow), contents(protobuf)];
-    let slices = |contents| Vec::from_iter(<[Vec<u8>]>::iter(contents).map(Vec::as_slice));
-    let streams = decoders.arrow(&slices(&arrow_contents));
+    let streams = decoders.arrow(&contents(arrow));
     for (record, rows) in arrow.iter().zip(&streams) {
         assert_eq!(record.key, "null");
         for row in rows {
             assert_eq!(partitions[&*row["communityId"]], record.partition, "{row:?}");
         }
     }
-    let flows = decoders.protobuf(&slices(&protobuf_contents));
+    let flows = decoders.protobuf(&contents(protobuf));
     for (record, row) in protobuf.iter().zip(&flows) {
         assert_eq!((&row["communityId"], partitions[&*record.key]), (&record.key, record.partition));
     }
