@@ -9,6 +9,9 @@ use crate::{Launch, Process, fetched_or_skip, program_or_skip, wait_until};
 
 /// Time limit for the broker's start and for a tool.
 const LIMIT: Duration = Duration::from_secs(100);
+/// Property of the consumer that prints each byte of a record that is not a printable character of
+/// ASCII, and each backslash, as `\xHH`.
+const BYTES: &str = "value.deserializer=org.apache.kafka.common.serialization.BytesDeserializer";
 /// Identifier of the cluster.
 const CLUSTER: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
@@ -30,12 +33,19 @@ pub struct Kafka {
 pub struct StoredRecord {
     /// Partition.
     pub partition: u32,
-    /// Key.
+    /// Key; `null` without one.
     pub key: String,
     /// Value of the header `id`.
     pub id: String,
     /// Content.
-    pub text: String,
+    pub content: Vec<u8>,
+}
+
+impl StoredRecord {
+    /// Returns the content as text.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.content.clone()).expect("the record is text")
+    }
 }
 
 impl Kafka {
@@ -126,9 +136,8 @@ impl Kafka {
         let launch = self.tool("org.apache.kafka.tools.consumer.ConsoleConsumer");
         let count = self.count(topic).to_string();
         let launch = launch.args(["--topic", topic, "--from-beginning", "--max-messages", &count]);
-        let shown = ["print.partition", "print.headers", "print.key"];
-        let launch =
-            launch.args(shown.into_iter().flat_map(|name| ["--property".into(), format!("{name}=true")]));
+        let shown = ["print.partition=true", "print.headers=true", "print.key=true", BYTES];
+        let launch = launch.args(shown.into_iter().flat_map(|property| ["--property", property]));
         launch.run(LIMIT).expect("the tool ends").text().lines().filter_map(record).collect()
     }
 
@@ -193,6 +202,18 @@ fn record(line: &str) -> Option<StoredRecord> {
     let mut fields = line.splitn(4, '\t');
     let partition = fields.next()?.strip_prefix("Partition:")?.parse().ok()?;
     let id = fields.next()?.strip_prefix("id:")?.to_owned();
-    let (key, text) = (fields.next()?.to_owned(), fields.next()?.to_owned());
-    Some(StoredRecord { partition, key, id, text })
+    let (key, content) = (fields.next()?.to_owned(), unescaped(fields.next()?));
+    Some(StoredRecord { partition, key, id, content })
+}
+
+/// Returns the bytes of a printed record.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut parts = text.split("\\x");
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (byte, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(byte, 16).expect("two digits"));
+        bytes.extend(rest.as_bytes());
+    }
+    bytes
 }

@@ -32,7 +32,14 @@ pub struct Stored {
     /// Value of the field Nats-Msg-Id.
     pub id: String,
     /// Content.
-    pub text: String,
+    pub content: Vec<u8>,
+}
+
+impl Stored {
+    /// Returns the content as text.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.content.clone()).expect("the message is text")
+    }
 }
 
 impl Nats {
@@ -86,8 +93,13 @@ impl Nats {
 
     /// Creates the stream.
     pub fn create_stream(&self) {
-        let stream = r#"{"name":"FLOWS","subjects":["flows.>"],"storage":"file"}"#;
-        self.connect().request("$JS.API.STREAM.CREATE.FLOWS", stream);
+        self.create_stream_with("");
+    }
+
+    /// Creates the stream with further settings in JSON, each after a comma.
+    pub fn create_stream_with(&self, settings: &str) {
+        let stream = format!(r#"{{"name":"FLOWS","subjects":["flows.>"],"storage":"file"{settings}}}"#);
+        self.connect().request("$JS.API.STREAM.CREATE.FLOWS", &stream);
     }
 
     /// Returns the number of messages in the stream.
@@ -146,7 +158,7 @@ impl Client {
     }
 
     /// Returns the words of the next message's first line, its header and its content.
-    fn message(&mut self) -> (Vec<String>, String, String) {
+    fn message(&mut self) -> (Vec<String>, String, Vec<u8>) {
         loop {
             let line = self.line();
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -162,9 +174,9 @@ impl Client {
             };
             let mut bytes = vec![0; all + 2];
             self.stream.read_exact(&mut bytes).expect("the whole message");
-            let text = String::from_utf8(bytes).expect("the message is text");
-            let (header, content) = text.split_at(header);
-            return (words, header.to_owned(), content.trim_end().to_owned());
+            bytes.truncate(all);
+            let content = bytes.split_off(header);
+            return (words, String::from_utf8(bytes).expect("the header is text"), content);
         }
     }
 
@@ -177,9 +189,9 @@ impl Client {
 
     /// Returns the next stored message.
     fn stored(&mut self) -> Stored {
-        let (words, header, text) = self.message();
+        let (words, header, content) = self.message();
         let id = header.lines().find_map(|line| line.strip_prefix("Nats-Msg-Id: ")).unwrap_or_default();
-        Stored { subject: words[1].clone(), id: id.to_owned(), text }
+        Stored { subject: words[1].clone(), id: id.to_owned(), content }
     }
 
     /// Returns the answer to a request, which must succeed.
@@ -187,6 +199,7 @@ impl Client {
         self.send("SUB answer 1\r\n");
         self.publish(subject, "answer", text);
         let (_, _, answer) = self.message();
+        let answer = String::from_utf8(answer).expect("the answer is text");
         assert!(!answer.contains("\"error\""), "{subject}: {answer}");
         answer
     }

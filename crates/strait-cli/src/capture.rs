@@ -24,7 +24,7 @@ use crate::lanes::{self, Inputs, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
 use crate::namespace;
-use crate::output::{self, Closed, ExportedTotals, print_stderr};
+use crate::output::{self, Closed, ExportedTotals, SchemaForm, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 use crate::toolbar::{self, Toolbar};
 
@@ -45,9 +45,18 @@ pub(crate) struct Args {
     /// List the interfaces and the paths that can capture on each
     #[arg(short = 'D', long, conflicts_with_all = ["interface", "read"])]
     list_interfaces: bool,
-    /// Print the tables that --to writes, and their columns
-    #[arg(long, conflicts_with_all = ["interface", "read", "list_interfaces"])]
-    schema: bool,
+    /// Print the tables that --to writes, and their columns, or the definition of the Protocol
+    /// Buffers that it publishes
+    #[arg(
+        long,
+        value_name = "FORM",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "text",
+        conflicts_with_all = ["interface", "read", "list_interfaces"]
+    )]
+    schema: Option<SchemaForm>,
     /// Read packets from a pcap or pcapng file, also compressed by zstd, gzip or lz4, `-` for
     /// standard input, instead of an interface; with --to also from several files: repeat it, or
     /// give a quoted pattern, as in 'day/*.pcap'
@@ -201,8 +210,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.list_interfaces {
         return args.namespace.run(|| interfaces::list(args.json));
     }
-    if args.schema {
-        return output::print_schema();
+    if let Some(form) = args.schema {
+        return output::print_schema(form);
     }
     if args.no_notices {
         output::omit_notices();
@@ -348,7 +357,7 @@ impl<'a> JsonReport<'a> {
 impl Args {
     /// Returns the standard streams that carry data.
     pub(crate) fn streams(&self) -> Streams {
-        let prints = self.list_interfaces || self.schema || self.json;
+        let prints = self.list_interfaces || self.schema.is_some() || self.json;
         Streams {
             input: self.read.iter().any(|file| file == "-"),
             output: prints || self.output.uses_stdout(self.is_silent()),

@@ -38,7 +38,7 @@ pub(crate) use self::lines::{Args as LineArgs, Lines};
 use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
 pub(crate) use self::source::Input;
-pub(crate) use self::tables::{Args as TableArgs, print_schema};
+pub(crate) use self::tables::{Args as TableArgs, SchemaForm, print_schema};
 pub(crate) use self::targets::Targets;
 use crate::Error;
 use crate::sink::{CountTargets, Sink};

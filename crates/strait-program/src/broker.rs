@@ -3,7 +3,13 @@
 //!
 //! `strait capture` writes batches to the standard input of `strait-upload publish`, and reads an
 //! answer for each one from its standard output. A batch is a line with the number of its first
-//! flow and with its length in bytes, and then a line for each flow.
+//! flow and with its length in bytes, and then the flows in the format of the broker:
+//!
+//! | format | flows of a batch | message of the broker |
+//! |---|---|---|
+//! | JSON | a line for each flow | a flow |
+//! | Protobuf | for each flow its length as a varint, and a message | a flow |
+//! | Arrow | a stream of Arrow IPC with one record batch | such a stream, with some rows |
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,6 +29,39 @@ pub const HEAD_LEN_MAX: usize = 64;
 pub const ANSWER_LEN_MAX: usize = 64 << 10;
 /// Maximum number of characters of the cause in an answer. It can have text of the broker.
 const CAUSE_LEN_MAX: usize = 500;
+
+/// Format of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// An object of JSON for each flow.
+    #[default]
+    Json,
+    /// A stream of Arrow IPC for several flows.
+    Arrow,
+    /// A message of Protocol Buffers for each flow.
+    Protobuf,
+}
+
+const FORMATS: [Format; 3] = [Format::Json, Format::Arrow, Format::Protobuf];
+
+impl Format {
+    /// Parses the part of a URL after `?`.
+    fn parse(query: &str) -> Result<Self, String> {
+        let name = query.strip_prefix("format=");
+        FORMATS.into_iter().find(|format| name == Some(format.name())).ok_or_else(|| {
+            format!("{query}: give a format, as in ?format=arrow, ?format=protobuf or ?format=json")
+        })
+    }
+
+    /// Returns the name in a URL.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Arrow => "arrow",
+            Self::Protobuf => "protobuf",
+        }
+    }
+}
 
 /// Kind of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +124,7 @@ impl Kind {
 }
 
 /// Subject or topic of a broker: `nats://HOST:PORT/SUBJECT`, `kafka://HOST:PORT,HOST:PORT/TOPIC`;
-/// or `nats+tls://`, `kafka+tls://`.
+/// or `nats+tls://`, `kafka+tls://`. The format of messages follows as `?format=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broker {
     /// Kind, which has the protocol.
@@ -96,6 +135,8 @@ pub struct Broker {
     pub name: String,
     /// True if connections must use TLS.
     pub requires_tls: bool,
+    /// Format of the messages.
+    pub format: Format,
 }
 
 impl Broker {
@@ -118,6 +159,7 @@ impl FromStr for Broker {
     fn from_str(url: &str) -> Result<Self, String> {
         let (kind, requires_tls, rest) = scheme(url).ok_or(Kind::Nats.example())?;
         let rest = rest.strip_prefix("//").ok_or(kind.example())?;
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (servers, name) = rest.split_once('/').ok_or(kind.example())?;
         if servers.contains('@') {
             return Err(format!(
@@ -134,7 +176,8 @@ impl FromStr for Broker {
             return Err(format!("give {SERVERS_MAX} servers at most: they name the others"));
         }
         kind.check(name)?;
-        Ok(Self { kind, addresses, name: name.to_owned(), requires_tls })
+        let format = query.map_or(Ok(Format::default()), Format::parse)?;
+        Ok(Self { kind, addresses, name: name.to_owned(), requires_tls, format })
     }
 }
 
@@ -143,7 +186,11 @@ impl fmt::Display for Broker {
         let mut schemes = SCHEMES.into_iter();
         let scheme = schemes.find(|&(_, kind, tls)| (kind, tls) == (self.kind, self.requires_tls));
         let scheme = scheme.map_or("", |(scheme, ..)| scheme);
-        write!(f, "{scheme}://{}/{}", self.addresses.join(","), self.name)
+        write!(f, "{scheme}://{}/{}", self.addresses.join(","), self.name)?;
+        match self.format {
+            Format::Json => Ok(()),
+            format => write!(f, "?format={}", format.name()),
+        }
     }
 }
 
@@ -152,7 +199,7 @@ impl fmt::Display for Broker {
 pub struct Head {
     /// Number of the first flow.
     pub first: u64,
-    /// Length of the lines of the flows.
+    /// Length of the flows.
     pub bytes: usize,
 }
 
@@ -173,9 +220,10 @@ impl FromStr for Head {
     }
 }
 
-/// Answer to a batch, a line: an empty one if the broker has taken all flows, else the positions of
-/// those that are lost, separated by commas, and the cause. Before that comes the number of
-/// repeated flows, as in `+3`, unless it is zero.
+/// Answer to a batch, a line: the positions of the flows that are lost, separated by commas, and
+/// the cause; neither if the broker has taken all of them. Before that come the numbers of stored
+/// messages and of their bytes, as in `=2,1500`, and of repeated flows, as in `+3`, unless they are
+/// zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Positions of the lost flows in the batch.
@@ -184,10 +232,17 @@ pub struct Answer {
     pub cause: String,
     /// Flows that were sent again although the broker may have stored them: it may have them twice.
     pub repeated: u64,
+    /// Messages that the broker has acknowledged.
+    pub messages: u64,
+    /// Bytes of these messages, without keys and headers.
+    pub bytes: u64,
 }
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.messages > 0 {
+            write!(f, "={},{} ", self.messages, self.bytes)?;
+        }
         if self.repeated > 0 {
             write!(f, "+{} ", self.repeated)?;
         }
@@ -206,20 +261,29 @@ impl FromStr for Answer {
 
     fn from_str(line: &str) -> Result<Self, String> {
         let wrong = || "the answer to a batch has no positions".to_owned();
-        let (repeated, line) = match line.trim_end().strip_prefix('+') {
-            None => (0, line.trim_end()),
-            Some(rest) => {
-                let (repeated, line) = rest.split_once(' ').unwrap_or((rest, ""));
-                (repeated.parse().map_err(|_| wrong())?, line)
-            }
-        };
+        let (stored, line) = marked(line.trim_end(), '=');
+        let (messages, bytes) =
+            stored.map_or(Some(("0", "0")), |stored| stored.split_once(',')).ok_or_else(wrong)?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+        let (messages, bytes) = (number(messages)?, number(bytes)?);
+        let (repeated, line) = marked(line, '+');
+        let repeated = number(repeated.unwrap_or("0"))?;
         if line.is_empty() {
-            return Ok(Self { repeated, ..Self::default() });
+            return Ok(Self { repeated, messages, bytes, ..Self::default() });
         }
         let (lost, cause) = line.split_once(' ').unwrap_or((line, ""));
         let lost: Result<Vec<usize>, _> = lost.split(',').map(str::parse).collect();
-        Ok(Self { lost: lost.map_err(|_| wrong())?, cause: cause.to_owned(), repeated })
+        let lost = lost.map_err(|_| wrong())?;
+        Ok(Self { lost, cause: cause.to_owned(), repeated, messages, bytes })
     }
+}
+
+/// Splits the first word off a line, without its mark, if it has that mark.
+fn marked(line: &str, mark: char) -> (Option<&str>, &str) {
+    line.strip_prefix(mark).map_or((None, line), |rest| {
+        let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        (Some(word), rest)
+    })
 }
 
 #[cfg(test)]
@@ -244,8 +308,15 @@ mod tests {
             let broker: Broker = url.parse().unwrap();
             assert_eq!(broker.addresses, addresses, "{url}");
             assert_eq!(broker.name, name, "{url}");
-            assert_eq!(broker.requires_tls, requires_tls);
-            assert_eq!(broker.to_string().parse(), Ok(broker));
+            assert_eq!((broker.requires_tls, broker.format), (requires_tls, Format::Json));
+            for format in FORMATS {
+                let with_format = Broker { format, ..broker.clone() };
+                let given = format!("{url}?format={}", format.name());
+                assert_eq!(
+                    (given.parse(), with_format.to_string().parse()),
+                    (Ok(with_format.clone()), Ok(with_format))
+                );
+            }
         }
         let many = format!("kafka://{}h/flows", "h,".repeat(SERVERS_MAX));
         for (url, words) in [
@@ -262,7 +333,12 @@ mod tests {
             ("nats://host/a.>", "a subject has"),
             ("nats://host/$JS.API", "a subject has"),
             ("nats://host/a b", "a subject has"),
-            ("nats://host/a?x=1", "a subject has"),
+            ("nats://host/a?x=1", "x=1: give a format, as in ?format=arrow"),
+            ("nats://host/a?", ": give a format"),
+            ("nats://host/a?format=", "format=: give a format"),
+            ("nats://host/a?format=Arrow", "format=Arrow: give a format"),
+            ("nats://host/?format=arrow", "a subject has"),
+            ("nats://host?format=arrow", "a server and a subject"),
             ("kafka://host", "servers and a topic"),
             ("kafka:///flows", "servers and a topic"),
             ("kafka://a,/flows", "servers and a topic"),
@@ -271,7 +347,8 @@ mod tests {
             ("kafka://host/", "a topic has"),
             ("kafka://host/..", "a topic has"),
             ("kafka://host/a/b", "a topic has"),
-            ("kafka://host/a?x=1", "a topic has"),
+            ("kafka://host/a?format=avro", "format=avro: give a format"),
+            ("kafka://host/a?format=arrow&format=json", "give a format"),
             (&many, "16 servers at most"),
         ] {
             let error = url.parse::<Broker>().unwrap_err();
@@ -288,17 +365,22 @@ mod tests {
         for wrong in ["", "1", "1 x", "-1 2", "1 2 3", "1 1048577"] {
             assert!(wrong.parse::<Head>().is_err(), "{wrong}");
         }
-        for (lost, cause, repeated) in
-            [(vec![], "", 0), (vec![0, 7], "it is down", 0), (vec![], "", 7), (vec![1], "x", 2)]
-        {
-            let answer = Answer { lost, cause: cause.into(), repeated };
+        for (lost, cause, repeated, messages) in [
+            (vec![], "", 0, 0),
+            (vec![0, 7], "it is down", 0, 0),
+            (vec![], "", 7, 0),
+            (vec![1], "x", 2, 0),
+            (vec![], "", 0, 5),
+            (vec![1], "x", 2, 5),
+        ] {
+            let answer = Answer { lost, cause: cause.into(), repeated, messages, bytes: 100 * messages };
             assert_eq!(answer.to_string().parse(), Ok(answer));
         }
-        let lines = Answer { lost: vec![3], cause: "two\nlines".into(), repeated: 0 };
+        let lines = Answer { lost: vec![3], cause: "two\nlines".into(), ..Answer::default() };
         assert_eq!(lines.to_string(), "3 two lines\n");
-        let long = Answer { lost: vec![3], cause: "é".repeat(ANSWER_LEN_MAX), repeated: 0 };
+        let long = Answer { lost: vec![3], cause: "é".repeat(ANSWER_LEN_MAX), ..Answer::default() };
         assert_eq!(long.to_string(), format!("3 {}\n", "é".repeat(CAUSE_LEN_MAX)));
-        for wrong in ["x y", "+", "+x 1", "+1 x"] {
+        for wrong in ["x y", "+", "+x 1", "+1 x", "=", "=1", "=1 2", "=x,1", "=1,-1", "+1 =1,1"] {
             assert!(wrong.parse::<Answer>().is_err(), "{wrong}");
         }
     }

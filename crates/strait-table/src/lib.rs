@@ -7,7 +7,7 @@
 //! that is valid after each row group, [`writer`] selects the file of a row and completes files by
 //! size and time, [`sink`] runs the writers on a thread of its own behind a bounded queue, so that
 //! a slow disk never delays the capture. [`export`] sends flows to another machine instead: by
-//! [`ipfix`] to a collector, or as lines of JSON to a broker of messages ([`mod@publish`]).
+//! [`ipfix`] to a collector, or as JSON, Arrow IPC or Protobuf to a broker ([`mod@publish`]).
 //!
 //! It never prints.
 

@@ -116,6 +116,8 @@ pub const PARTITIONS: [(&str, &str); 3] = [
 
 /// Key of the table's name in the metadata of every file.
 pub const TABLE_KEY: &str = "strait.table";
+/// Key of its version.
+pub const VERSION_KEY: &str = "strait.schema_version";
 
 /// Every table.
 pub const TABLES: [&Table; 6] = [&PACKETS, &FLOWS, &DNS, &TLS, &HTTP, &LEDGER];
@@ -199,7 +201,8 @@ pub const PACKETS: Table = Table {
 };
 
 /// One row for each flow that has ended. The names are those of IPFIX's information elements, and
-/// of RFC 5103 for the opposite direction, where there is one.
+/// of RFC 5103 for the opposite direction, where there is one. A new column goes to the end: its
+/// position is the number of a field in Protobuf.
 pub const FLOWS: Table = Table {
     name: "flows",
     version: 1,

@@ -16,7 +16,7 @@ use crate::file::{ParquetFile, Part};
 use crate::options::Options;
 use crate::partition::Hour;
 pub use crate::rows::{BATCH_ROWS, Rows};
-use crate::schema::{LEDGER, TABLE_KEY, Table};
+use crate::schema::{LEDGER, TABLE_KEY, Table, VERSION_KEY};
 use crate::tally::Tally;
 
 /// Rows of a row group, 16 MB. Each group has its own dictionaries of addresses and ports, which
@@ -322,7 +322,7 @@ fn create(
     let version = table.version.to_string();
     let metadata = [
         (TABLE_KEY, table.name),
-        ("strait.schema_version", &version),
+        (VERSION_KEY, &version),
         ("strait.sensor", &options.sensor),
         ("strait.capture", &options.capture),
     ];

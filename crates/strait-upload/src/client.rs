@@ -1,10 +1,11 @@
-//! Interface of the clients of brokers: a batch of flows, its progress, and the limits of an
+//! Interface of the clients of brokers: the progress of a batch of flows, and the limits of an
 //! attempt to publish it.
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use strait_program::broker::Answer;
+
+use crate::batch::Batch;
 
 /// Time for which flows wait while the broker does not take them.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(10);
@@ -33,43 +34,6 @@ pub(crate) trait Client {
     fn close(&mut self, cause: String) -> String;
 }
 
-/// Flows that are acknowledged together.
-pub(crate) struct Batch {
-    /// Number of the first flow.
-    first: u64,
-    lines: Vec<Bytes>,
-}
-
-impl Batch {
-    /// Splits lines, each of which is a flow.
-    pub(crate) fn new(first: u64, lines: Vec<u8>) -> Self {
-        let all = Bytes::from(lines);
-        let line = |line: &[u8]| all.slice_ref(line);
-        let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line);
-        Self { first, lines: lines.collect() }
-    }
-
-    /// Returns the number of flows.
-    pub(crate) fn flows(&self) -> usize {
-        self.lines.len()
-    }
-
-    /// Returns positions and lines of the open flows.
-    pub(crate) fn open(&self, work: &Work) -> impl Iterator<Item = (usize, &Bytes)> {
-        work.open.iter().filter_map(|&at| Some((at, self.lines.get(at)?)))
-    }
-
-    /// Returns the line of a flow.
-    pub(crate) fn line(&self, at: usize) -> &[u8] {
-        self.lines.get(at).map_or(&[], |line| line)
-    }
-
-    /// Returns the identifier of a flow: `PREFIX-NUMBER`.
-    pub(crate) fn id(&self, prefix: &str, at: usize) -> String {
-        format!("{prefix}-{}", self.first.wrapping_add(at as u64))
-    }
-}
-
 /// Progress of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Work {
@@ -81,16 +45,22 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn new(batch: &Batch) -> Self {
-        Self { open: (0..batch.lines.len()).collect(), answer: Answer::default() }
+        Self { open: (0..batch.flows()).collect(), answer: Answer::default() }
     }
 
     pub(crate) fn open(&self) -> &[usize] {
         &self.open
     }
 
-    /// Notes acknowledged flows, in rising order.
-    pub(crate) fn settle(&mut self, acknowledged: &[usize]) {
-        self.open.retain(|at| acknowledged.binary_search(at).is_err());
+    /// Notes acknowledged flows, in rising order, with the number of their messages and bytes.
+    pub(crate) fn store(&mut self, acknowledged: &[usize], messages: usize, bytes: usize) {
+        self.settle(acknowledged);
+        self.answer.messages += messages as u64;
+        self.answer.bytes += bytes as u64;
+    }
+
+    fn settle(&mut self, answered: &[usize]) {
+        self.open.retain(|at| answered.binary_search(at).is_err());
     }
 
     /// Notes flows, in rising order, that are lost: the broker will not take them.
@@ -126,13 +96,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batch_has_a_flow_for_each_line() {
-        let batch = Batch::new(7, b"one\ntwo\n".to_vec());
+    fn answer_has_the_open_flows_as_lost_ones_and_the_stored_messages() {
+        let batch = Batch::lines(7, b"one\ntwo\nthree\n".to_vec());
         let mut work = Work::new(&batch);
-        let open: Vec<_> = batch.open(&work).map(|(at, line)| (batch.id("c", at), line.clone())).collect();
-        assert_eq!(open, [("c-7".into(), Bytes::from("one")), ("c-8".into(), Bytes::from("two"))]);
-        work.settle(&[0]);
+        work.store(&[0, 2], 1, 8);
         assert_eq!(work.open(), [1]);
-        assert!(Work::new(&Batch::new(0, Vec::new())).open().is_empty());
+        let answer = work.end("it is down");
+        assert_eq!((&*answer.lost, &*answer.cause), (&[1][..], "it is down"));
+        assert_eq!((answer.messages, answer.bytes), (1, 8));
+        assert!(Work::new(&Batch::lines(0, Vec::new())).open().is_empty());
     }
 }

@@ -6,6 +6,7 @@
 //! start it to publish flows. These clients and their hundred crates are here and not in `strait`,
 //! to which users give capabilities.
 
+mod batch;
 mod client;
 mod http;
 mod kafka;

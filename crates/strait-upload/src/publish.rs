@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use strait_os::retry::{Attempts, Step};
 use strait_program::Error;
-use strait_program::broker::{Answer, Broker, HEAD_LEN_MAX, Head, Kind};
+use strait_program::broker::{Answer, Broker, Format, HEAD_LEN_MAX, Head, Kind};
 use strait_program::output::print_text;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::timeout_at;
 
-use crate::client::{BACKOFF, BACKOFF_MAX, Batch, Client, RETRY_FOR, Work};
+use crate::batch::Batch;
+use crate::client::{BACKOFF, BACKOFF_MAX, Client, RETRY_FOR, Work};
 use crate::kafka::Kafka;
 use crate::nats::Nats;
 
@@ -91,19 +92,19 @@ impl<C: Client> Publisher<C> {
 /// The credentials cannot be read; standard input is not in the protocol.
 pub(crate) fn run(broker: &Broker, capture: &str) -> Result<(), Error> {
     match broker.kind {
-        Kind::Nats => publish_all(Nats::open(broker, capture)?),
-        Kind::Kafka => publish_all(Kafka::open(broker, capture)?),
+        Kind::Nats => publish_all(Nats::open(broker, capture)?, broker.format),
+        Kind::Kafka => publish_all(Kafka::open(broker, capture)?, broker.format),
     }
 }
 
-fn publish_all(client: impl Client) -> Result<(), Error> {
+fn publish_all(client: impl Client, format: Format) -> Result<(), Error> {
     let mut publisher = Publisher::new(client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed(format!("start the client: {error}")))?;
     // The connection must be served while no batch comes, so a thread waits for the next one.
     let (sender, mut batches) = channel(1);
     let reader = std::thread::Builder::new().name("input".into());
-    let reader = reader.spawn(move || read_all(&std::io::stdin(), &sender));
+    let reader = reader.spawn(move || read_all(&std::io::stdin(), format, &sender));
     reader.map_err(|error| Error::failed(format!("start a thread: {error}")))?;
     runtime.block_on(async {
         while let Some(batch) = batches.recv().await {
@@ -115,9 +116,9 @@ fn publish_all(client: impl Client) -> Result<(), Error> {
 }
 
 /// Reads batches until the end of the input.
-fn read_all(input: &Stdin, batches: &Sender<Result<Batch, Error>>) {
+fn read_all(input: &Stdin, format: Format, batches: &Sender<Result<Batch, Error>>) {
     loop {
-        let batch = read(input).transpose();
+        let batch = read(input, format).transpose();
         let is_last = !matches!(batch, Some(Ok(_)));
         let is_unwanted = batch.is_some_and(|batch| batches.blocking_send(batch).is_err());
         if is_last || is_unwanted {
@@ -127,7 +128,7 @@ fn read_all(input: &Stdin, batches: &Sender<Result<Batch, Error>>) {
 }
 
 /// Reads a batch; none at the end of the input.
-fn read(input: &Stdin) -> Result<Option<Batch>, Error> {
+fn read(input: &Stdin, format: Format) -> Result<Option<Batch>, Error> {
     let failed = |error: std::io::Error| Error::failed(format!("read standard input: {error}"));
     let mut input = input.lock();
     let mut head = String::new();
@@ -135,9 +136,10 @@ fn read(input: &Stdin) -> Result<Option<Batch>, Error> {
         return Ok(None);
     }
     let head: Head = head.parse().map_err(|error| Error::failed(format!("read standard input: {error}")))?;
-    let mut lines = vec![0; head.bytes];
-    input.read_exact(&mut lines).map_err(failed)?;
-    Ok(Some(Batch::new(head.first, lines)))
+    let mut flows = vec![0; head.bytes];
+    input.read_exact(&mut flows).map_err(failed)?;
+    let batch = Batch::read(head.first, format, flows);
+    batch.map(Some).map_err(|error| Error::failed(format!("read standard input: {error}")))
 }
 
 #[cfg(test)]
@@ -154,7 +156,7 @@ mod tests {
         async fn attempt(&mut self, _: &Batch, work: &mut Work) -> Result<(), String> {
             self.attempts += 1;
             if self.is_up {
-                work.settle(&[0]);
+                work.store(&[0], 1, 3);
             }
             Err("the connection was closed".into())
         }
@@ -170,7 +172,7 @@ mod tests {
     fn batch_after_one_that_was_taken_in_part_waits_for_no_pause() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut publisher = Publisher::new(Half { is_up: true, attempts: 0 });
-        let batch = Batch::new(0, b"one\ntwo\n".to_vec());
+        let batch = Batch::lines(0, b"one\ntwo\n".to_vec());
         // The last batch was taken in part. Attempts have failed for long; the next is far away.
         publisher.is_partial = true;
         publisher.attempts = Attempts::new(RETRY_FOR * 100, RETRY_FOR * 100);
@@ -193,7 +195,7 @@ mod tests {
     impl Client for Slow {
         async fn attempt(&mut self, _: &Batch, work: &mut Work) -> Result<(), String> {
             self.calls.push("attempt");
-            work.settle(&[0]);
+            work.store(&[0], 1, 3);
             std::future::pending().await
         }
 
@@ -212,7 +214,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let batch_limit = Duration::from_millis(1);
         let mut publisher = Publisher { batch_limit, ..Publisher::new(Slow::default()) };
-        let answer = runtime.block_on(publisher.publish(&Batch::new(0, b"one\ntwo\n".to_vec())));
+        let answer = runtime.block_on(publisher.publish(&Batch::lines(0, b"one\ntwo\n".to_vec())));
         assert_eq!((answer.lost, answer.cause), (vec![1], publisher.over()));
         assert_eq!(publisher.client.calls, ["attempt", "close", "forget"]);
         assert!(publisher.is_partial);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use strait_program::broker::{ANSWER_LEN_MAX, Answer, Broker, Head};
-use strait_table::publish::{self, LINES_BYTES_MAX, Outcome};
+use strait_table::publish::{self, BATCH_BYTES_MAX, Outcome};
 
 use super::program::{Program, set_nonblocking};
 use crate::{Error, external};
@@ -23,7 +23,7 @@ const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// Interval at which it is checked if the time is over.
 const CHECK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-const _: () = assert!(LINES_BYTES_MAX <= strait_program::broker::BATCH_BYTES_MAX);
+const _: () = assert!(BATCH_BYTES_MAX <= strait_program::broker::BATCH_BYTES_MAX);
 
 /// Running program.
 pub(super) struct Publisher {
@@ -46,24 +46,24 @@ impl Publisher {
     }
 
     /// Writes a batch, and reads its answer.
-    fn exchange(&mut self, first: u64, lines: &[u8], is_over: &dyn Fn() -> bool) -> Result<Answer, String> {
+    fn exchange(&mut self, first: u64, batch: &[u8], is_over: &dyn Fn() -> bool) -> Result<Answer, String> {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let is_late = || is_over() || Instant::now() >= deadline;
-        let head = Head { first, bytes: lines.len() }.to_string();
-        write(self.program.child(), &[head.as_bytes(), lines].concat(), &is_late)?;
+        let head = Head { first, bytes: batch.len() }.to_string();
+        write(self.program.child(), &[head.as_bytes(), batch].concat(), &is_late)?;
         read(self.program.child(), &is_late)?.parse()
     }
 }
 
 impl publish::Publisher for Publisher {
-    fn publish(&mut self, first: u64, lines: &[u8], is_over: &dyn Fn() -> bool) -> Result<Outcome, String> {
+    fn publish(&mut self, first: u64, batch: &[u8], is_over: &dyn Fn() -> bool) -> Result<Outcome, String> {
         if self.program.has_ended(Instant::now()) {
             return Err(ENDED.into());
         }
-        match self.exchange(first, lines, is_over) {
-            Ok(Answer { lost, cause, repeated }) => {
+        match self.exchange(first, batch, is_over) {
+            Ok(Answer { lost, cause, repeated, messages, bytes }) => {
                 let cause = (!lost.is_empty()).then_some(cause);
-                Ok(Outcome { lost: lost.into_iter().collect(), cause, repeated })
+                Ok(Outcome { lost: lost.into_iter().collect(), cause, repeated, messages, bytes })
             }
             Err(error) => {
                 self.program.kill();

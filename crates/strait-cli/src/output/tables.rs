@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 use strait_os::clock;
 use strait_packet::summary::link_type;
-use strait_program::broker::Broker;
+use strait_program::broker::{Broker, Format};
 use strait_program::bucket::Bucket;
 use strait_table::export::Exporter;
 use strait_table::flows::FlowLimits;
@@ -42,10 +42,11 @@ pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
     /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
     /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given; or publish
-    /// them as JSON, on a subject of NATS: nats://HOST:PORT/SUBJECT, port 4222 if none is given; or
-    /// on a topic of Kafka: kafka://HOST:PORT,HOST:PORT/TOPIC, port 9092; nats+tls:// and
-    /// kafka+tls:// require TLS. Repeat it for several targets, at most 8: each has a queue and
-    /// losses of its own
+    /// them on a subject of NATS: nats://HOST:PORT/SUBJECT, port 4222 if none is given; or on a
+    /// topic of Kafka: kafka://HOST:PORT,HOST:PORT/TOPIC, port 9092; nats+tls:// and kafka+tls://
+    /// require TLS. Their messages are JSON, or with ?format=arrow streams of Arrow IPC, or with
+    /// ?format=protobuf Protocol Buffers. Repeat it for several targets, at most 8: each has a
+    /// queue and losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Vec<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
@@ -97,9 +98,22 @@ fn spool_bytes(text: &str) -> Result<u64, String> {
         .and_then(|bytes| if bytes >= LEAST { Ok(bytes) } else { Err("give at least 1 MiB".into()) })
 }
 
-/// Prints the columns of all tables.
-pub(crate) fn print_schema() -> Result<(), Error> {
-    Ok(print_text(&schema::text())?)
+/// Form of the printed columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaForm {
+    /// Columns of all tables
+    Text,
+    /// Message of a flow for compilers of Protocol Buffers
+    Proto,
+}
+
+/// Prints the columns of tables.
+pub(crate) fn print_schema(form: SchemaForm) -> Result<(), Error> {
+    let text = match form {
+        SchemaForm::Text => schema::text(),
+        SchemaForm::Proto => publish::definition(),
+    };
+    Ok(print_text(&text)?)
 }
 
 impl Args {
@@ -315,7 +329,12 @@ impl Args {
     fn open_broker(&self, capture: &str, broker: &Broker) -> Result<Exporter, Error> {
         let sensor = self.sensor()?;
         let publisher = Publisher::start(broker, &format!("{sensor}-{capture}"))?;
-        Ok(publish::open(broker.to_string(), &sensor, Box::new(publisher)))
+        let format = match broker.format {
+            Format::Json => publish::Format::Json,
+            Format::Arrow => publish::Format::Arrow,
+            Format::Protobuf => publish::Format::Protobuf,
+        };
+        Ok(publish::open(broker.to_string(), &sensor, format, Box::new(publisher)))
     }
 
     fn sensor(&self) -> Result<String, Error> {

@@ -17,7 +17,7 @@ fn flows(records: &[StoredRecord]) -> Vec<Value> {
     let ids: BTreeSet<&str> = records.iter().map(|record| &*record.id).collect();
     assert_eq!(ids.len(), records.len(), "{records:?}");
     let flow = |record: &StoredRecord| {
-        let flow: Value = serde_json::from_str(&record.text).unwrap();
+        let flow: Value = serde_json::from_slice(&record.content).unwrap();
         assert_eq!(flow["communityId"], record.key, "{record:?}");
         flow
     };

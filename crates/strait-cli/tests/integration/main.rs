@@ -14,6 +14,7 @@ mod extcap;
 mod extcap_ssh;
 mod external;
 mod files;
+mod formats;
 mod generate;
 mod interfaces;
 mod interrupted;

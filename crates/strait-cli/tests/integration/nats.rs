@@ -51,7 +51,7 @@ fn flows(nats: &Nats) -> Vec<Value> {
     let messages = nats.messages();
     let ids: BTreeSet<&str> = messages.iter().map(|message| &*message.id).collect();
     assert!(ids.len() == messages.len() && ids.iter().all(|id| !id.is_empty()), "{messages:?}");
-    messages.iter().map(|message| serde_json::from_str(&message.text).unwrap()).collect()
+    messages.iter().map(|message| serde_json::from_slice(&message.content).unwrap()).collect()
 }
 
 /// Returns the packets of flows in both directions.

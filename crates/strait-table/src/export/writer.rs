@@ -103,20 +103,19 @@ impl Counts {
         exported.refused_bytes += bytes;
     }
 
-    /// Counts lines, each a message of its own.
-    pub(crate) fn add_lines(&self, lines: &Message, outcome: &Outcome) {
+    /// Counts the flows of a batch that was published, and the messages that a broker has stored.
+    pub(crate) fn add_published(&self, batch: &Message, outcome: &Outcome) {
         let (exported, lost_packets) = &mut *self.lock();
-        let each = lines.bytes.split_inclusive(|byte| *byte == b'\n').zip(&lines.flows);
-        for (at, (line, &(lane, packets))) in each.enumerate() {
+        for (at, &(lane, packets)) in batch.flows.iter().enumerate() {
             if outcome.lost.contains(&at) {
                 exported.lost += 1;
                 lost_packets.add(lane, packets);
             } else {
                 exported.flows += 1;
-                exported.messages += 1;
-                exported.bytes += line.len() as u64;
             }
         }
+        exported.messages += outcome.messages;
+        exported.bytes += outcome.bytes;
         exported.repeated += outcome.repeated;
         exported.failure = outcome.cause.clone().or(exported.failure.take());
     }

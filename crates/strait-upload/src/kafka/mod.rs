@@ -32,6 +32,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use strait_os::clock;
 use strait_program::Error;
 use strait_program::broker::Broker;
@@ -44,7 +45,8 @@ use self::parcels::{Parcel, Sent};
 use self::records::{Origin, Record};
 use self::requests::{Code, INIT_PRODUCER_ID, METADATA, Produced};
 use self::stalls::{Part, Stalls, State};
-use crate::client::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
+use crate::batch::Batch;
+use crate::client::{ACK_LIMIT, CONNECT_LIMIT, Client, Work, late};
 
 /// Time that a leader has to get the acknowledgments of the replicas. It answers before the limit.
 const REPLICAS_LIMIT: Duration = Duration::from_secs(4);
@@ -291,7 +293,7 @@ impl Kafka {
     ) -> Result<(), String> {
         sleep_until(self.resume).await;
         let mut exchanges = JoinSet::new();
-        for (leader, Request { sent, batches }) in self.requests(chosen, batch) {
+        for (leader, Request { sent, batches }) in self.requests(chosen, batch, work) {
             let Some(cluster) = &mut self.cluster else { return Err("it is not connected".into()) };
             let mut connection = cluster.connections.remove(&leader);
             let address = cluster.addresses.get(&leader).cloned().unwrap_or_default();
@@ -315,7 +317,12 @@ impl Kafka {
     }
 
     /// Returns the request to each leader. A partition without a leader fails.
-    fn requests(&mut self, chosen: &BTreeSet<usize>, batch: &Batch) -> BTreeMap<i32, Request> {
+    fn requests(
+        &mut self,
+        chosen: &BTreeSet<usize>,
+        batch: &Batch,
+        work: &mut Work,
+    ) -> BTreeMap<i32, Request> {
         let mut requests = BTreeMap::<i32, Request>::new();
         let time_ms = (clock::realtime_ns() / 1_000_000) as i64;
         for &partition in chosen {
@@ -327,7 +334,7 @@ impl Kafka {
                 // They follow in the next round.
                 continue;
             }
-            let Some((sent, encoded)) = self.encode(partition, batch, time_ms) else { continue };
+            let Some((sent, encoded)) = self.encode(partition, batch, work, time_ms) else { continue };
             let request = requests.entry(leader).or_default();
             request.sent.push(sent);
             request.batches.push((partition as i32, encoded));
@@ -335,19 +342,39 @@ impl Kafka {
         requests
     }
 
-    /// Encodes the first parcel of a partition, and marks it as sent.
-    fn encode(&mut self, partition: usize, batch: &Batch, time_ms: i64) -> Option<(Sent, Vec<u8>)> {
+    /// Encodes the first parcel of a partition, and marks it as sent. Its flows are lost if they
+    /// cannot be encoded.
+    fn encode(
+        &mut self,
+        partition: usize,
+        batch: &Batch,
+        work: &mut Work,
+        time_ms: i64,
+    ) -> Option<(Sent, Vec<u8>)> {
+        let at = self.first(partition)?.0;
+        let parcel = self.parcels.get(at)?;
+        let groups = || batch.groups(&parcel.flows);
+        let values: Vec<_> = match groups().map(|group| batch.message(group)).collect() {
+            Ok(values) => values,
+            Err(cause) => {
+                work.lose(&self.parcels.remove(at).flows, cause);
+                return None;
+            }
+        };
+        let key = |group: &[usize]| group.first().filter(|_| !batch.has_groups()).map(|at| batch.key(*at));
+        let keys: Vec<_> = groups().map(key).collect();
+        let ids: Vec<String> = groups().map(|group| batch.id(&self.capture, group)).collect();
         let Producer { id, epoch, sequences, .. } = self.producer.as_ref()?;
         let sequence = sequences.get(&partition).copied().unwrap_or(0);
         let origin = Origin { producer: *id, epoch: *epoch, sequence };
-        let parcel = self.parcels.iter_mut().find(|parcel| parcel.partition == partition)?;
-        let ids: Vec<String> = parcel.flows.iter().map(|at| batch.id(&self.capture, *at)).collect();
-        let records = parcel.flows.iter().zip(&ids).map(|(at, id)| {
-            let line = batch.line(*at);
-            Record { key: records::key(line), line, id }
+        let records = values.iter().enumerate().map(|(at, value)| Record {
+            key: keys[at].as_deref(),
+            value,
+            id: &ids[at],
         });
         let encoded = records::encode(records, origin, time_ms);
-        Some((parcel.send(), encoded))
+        let bytes = values.iter().map(Bytes::len).sum();
+        Some((self.first(partition)?.1.send(values.len(), bytes), encoded))
     }
 
     /// Notes the outcome of a request. Returns true if the producer must start anew.
@@ -403,7 +430,7 @@ impl Kafka {
     /// Notes the result of a parcel that was sent, if the answer has one. Returns true if the
     /// producer must start anew.
     fn settle(&mut self, sent: Sent, code: Option<Code>, work: &mut Work) -> bool {
-        let Sent { partition, was_unknown } = sent;
+        let Sent { partition, was_unknown, records, bytes } = sent;
         let part = Part::Partition(partition, self.leader(partition));
         let Some((at, parcel)) = self.first(partition) else { return false };
         let Some(code) = code else {
@@ -419,14 +446,17 @@ impl Kafka {
         self.stalls.end(part);
         let parcel = self.parcels.remove(at);
         if code.is_stored() {
-            work.settle(&parcel.flows);
+            work.store(&parcel.flows, records, bytes);
             if let Some(producer) = &mut self.producer {
                 let next = producer.sequences.entry(partition).or_default();
                 // After the largest number comes 0.
-                *next = next.wrapping_add(parcel.flows.len() as i32) & i32::MAX;
+                *next = next.wrapping_add(records as i32) & i32::MAX;
             }
         } else if parcel.flows.len() > 1 {
+            let is_one = records == 1;
             self.parcels.splice(at..at, parcel.halve());
+            // The broker would take the first half, again a record, for the whole one.
+            return was_unknown && is_one;
         } else {
             let maybe = if was_unknown { ", but an earlier attempt may have stored it" } else { "" };
             work.lose(&parcel.flows, cause + maybe);

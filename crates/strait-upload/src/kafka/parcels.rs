@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::records;
-use crate::client::{Batch, Work};
+use crate::batch::Batch;
+use crate::client::Work;
 
 /// Flows of a partition, which are stored together.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,13 +25,16 @@ pub(super) struct Sent {
     pub(super) partition: usize,
     /// True if the broker may have stored the parcel before.
     pub(super) was_unknown: bool,
+    /// Number of its records, each a message, and of the bytes in them.
+    pub(super) records: usize,
+    pub(super) bytes: usize,
 }
 
 impl Parcel {
     /// Marks the parcel before it is sent: the attempt can be cancelled at any time after that.
-    pub(super) fn send(&mut self) -> Sent {
+    pub(super) fn send(&mut self, records: usize, bytes: usize) -> Sent {
         let was_unknown = std::mem::replace(&mut self.is_unknown, true);
-        Sent { partition: self.partition, was_unknown }
+        Sent { partition: self.partition, was_unknown, records, bytes }
     }
 
     /// Splits a parcel of two flows or more.
@@ -44,8 +48,8 @@ impl Parcel {
 /// Sorts the open flows of a batch by partition.
 pub(super) fn sort(batch: &Batch, work: &Work, partitions: usize) -> Vec<Parcel> {
     let mut parcels = BTreeMap::<usize, Vec<usize>>::new();
-    for (at, line) in batch.open(work) {
-        parcels.entry(records::partition(records::key(line), partitions)).or_default().push(at);
+    for &at in work.open() {
+        parcels.entry(records::partition(&batch.key(at), partitions)).or_default().push(at);
     }
     let parcel = |(partition, flows)| Parcel { partition, flows, ..Parcel::default() };
     parcels.into_iter().map(parcel).collect()

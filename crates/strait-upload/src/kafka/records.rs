@@ -1,5 +1,5 @@
-//! Records: a flow is a record, whose key selects its partition, and records of a partition are
-//! sent as a batch.
+//! Records: a record has a flow, or several of one partition, and records of a partition are sent
+//! as a batch. The key of a flow selects its partition.
 //!
 //! The format of a batch is version 2 of the message format
 //! (<https://kafka.apache.org/documentation/#recordbatch>).
@@ -8,16 +8,17 @@ use super::wire::put_varint;
 
 /// Version of the message format.
 const MAGIC: u8 = 2;
-/// Name of the header of a record with the identifier of the flow.
+/// Length of a key that a record does not have.
+const NULL: i64 = -1;
+/// Name of the header of a record with its identifier.
 const ID: &[u8] = b"id";
-/// Start of the key in the line of a flow. In text, a quotation mark has a backslash before it.
-const KEY: &str = "\"communityId\":\"";
 
 /// Record before it is encoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
-    pub(super) key: &'a str,
-    pub(super) line: &'a [u8],
+    /// None if the record has several flows.
+    pub(super) key: Option<&'a str>,
+    pub(super) value: &'a [u8],
     pub(super) id: &'a str,
 }
 
@@ -29,13 +30,6 @@ pub(super) struct Origin {
     pub(super) epoch: i16,
     /// Number of the first record, within the partition.
     pub(super) sequence: i32,
-}
-
-/// Returns the key of a flow: its community ID, which both directions share. Empty if there is
-/// none.
-pub(super) fn key(line: &[u8]) -> &str {
-    let line = std::str::from_utf8(line).unwrap_or_default();
-    line.split_once(KEY).and_then(|(_, rest)| rest.split_once('"')).map_or("", |(key, _)| key)
 }
 
 /// Returns the partition of a key among `count`, as the clients of Apache Kafka choose it.
@@ -85,8 +79,11 @@ pub(super) fn encode<'a>(
         // Attributes, and the difference of the time from the first one's.
         body.extend([0, 0]);
         put_varint(&mut body, at);
-        put(&mut body, record.key.as_bytes());
-        put(&mut body, record.line);
+        match record.key {
+            Some(key) => put(&mut body, key.as_bytes()),
+            None => put_varint(&mut body, NULL),
+        }
+        put(&mut body, record.value);
         put_varint(&mut body, 1);
         put(&mut body, ID);
         put(&mut body, record.id.as_bytes());
@@ -158,15 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn key_is_the_community_id_also_after_odd_names() {
-        let line = br#"{"sensor":"a\"communityId\":\"b","interfaceName":null,"communityId":"1:x=","n":1}"#;
-        assert_eq!(key(line), "1:x=");
-        assert_eq!((key(b"{}"), key(b"\xff")), ("", ""));
-    }
-
-    #[test]
     fn batch_has_its_length_and_its_origin() {
-        let record = Record { key: "k", line: b"line", id: "c-7" };
+        let record = Record { key: Some("k"), value: b"line", id: "c-7" };
         let origin = Origin { producer: 5, epoch: 6, sequence: 7 };
         let batch = encode([record; 2].into_iter(), origin, 1000);
         let number = |at: usize| i32::from_be_bytes(batch[at..at + 4].try_into().unwrap());
@@ -175,5 +165,7 @@ mod tests {
         assert_eq!((number(23), batch[50], batch[52]), (1, 5, 6), "last record, producer, epoch");
         assert_eq!((number(53), number(57)), (7, 2), "sequence, number of records");
         assert_eq!(&batch[61..80], b"\x24\0\0\0\x02k\x08line\x02\x04id\x06c-7");
+        let batch = encode([Record { key: None, ..record }].into_iter(), origin, 1000);
+        assert_eq!(&batch[61..79], b"\x22\0\0\0\x01\x08line\x02\x04id\x06c-7");
     }
 }

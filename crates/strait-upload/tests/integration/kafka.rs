@@ -26,14 +26,14 @@ fn lines(numbers: Range<u64>) -> String {
 }
 
 /// Relay between clients and a broker, which can lose acknowledgments.
-struct Relay {
-    port: u16,
+pub(crate) struct Relay {
+    pub(crate) port: u16,
     /// Requests to store records of which the next ones get no answer.
     to_lose: Arc<AtomicUsize>,
 }
 
 impl Relay {
-    fn to(broker: u16) -> Self {
+    pub(crate) fn to(broker: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let to_lose = Arc::new(AtomicUsize::new(0));
@@ -47,11 +47,11 @@ impl Relay {
         Self { port, to_lose }
     }
 
-    fn lose(&self, answers: usize) {
+    pub(crate) fn lose(&self, answers: usize) {
         self.to_lose.store(answers, Ordering::Relaxed);
     }
 
-    fn has_lost_all(&self) -> bool {
+    pub(crate) fn has_lost_all(&self) -> bool {
         self.to_lose.load(Ordering::Relaxed) == 0
     }
 }
@@ -134,7 +134,7 @@ fn flow_is_stored_once_also_if_acknowledgments_are_lost_or_the_broker_starts_aga
     assert!(numbers.clone().all(|number| ids.contains(&*format!("fr1-9-{number}"))));
     for record in &records {
         let number: u64 = record.id.rsplit_once('-').unwrap().1.parse().unwrap();
-        assert_eq!(format!("{}\n", record.text), lines(number..number + 1));
+        assert_eq!(format!("{}\n", record.text()), lines(number..number + 1));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the program `strait-upload` with moto's server: files of each size, and a store that is
 //! down.
 
+mod formats;
 mod kafka;
 mod publish;
 

@@ -1,7 +1,9 @@
 //! Tests of `strait-upload publish` with a NATS server: each flow is stored once and answered.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use lab::Nats;
@@ -22,7 +24,19 @@ impl Publisher {
 
     pub(crate) fn to(url: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(PROGRAM);
-        command.args(["publish", url, "fr1-9"]).envs(variables.iter().copied());
+        command.envs(variables.iter().copied());
+        Self::start_with(command, url)
+    }
+
+    /// Starts the program with its errors in a file.
+    pub(crate) fn with_log(url: &str, log: &Path) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.stderr(File::create(log).unwrap());
+        Self::start_with(command, url)
+    }
+
+    fn start_with(mut command: Command, url: &str) -> Self {
+        command.args(["publish", url, "fr1-9"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Self { child, input, output: BufReader::new(output) }
@@ -36,10 +50,23 @@ impl Publisher {
 
     /// Writes a batch of flows.
     pub(crate) fn write_lines(&mut self, first: u64, lines: &str) {
-        write!(self.input, "{first} {}\n{lines}", lines.len()).unwrap();
+        self.write_bytes(first, lines.as_bytes());
     }
 
+    /// Writes a batch in the format of the URL.
+    pub(crate) fn write_bytes(&mut self, first: u64, flows: &[u8]) {
+        writeln!(self.input, "{first} {}", flows.len()).unwrap();
+        self.input.write_all(flows).unwrap();
+    }
+
+    /// Returns an answer without the numbers of messages and bytes.
     pub(crate) fn answer(&mut self) -> String {
+        let line = self.whole_answer();
+        let rest = line.strip_prefix('=').and_then(|rest| rest.split_once(' '));
+        rest.map_or(line.clone(), |(_, rest)| rest.to_owned())
+    }
+
+    pub(crate) fn whole_answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line
@@ -56,9 +83,12 @@ impl Publisher {
 fn assert_stored_once(nats: &Nats, count: u64) {
     let stored = nats.messages();
     for message in &stored {
-        assert_eq!((&*message.subject, &message.id), ("flows.a", &format!("fr1-9-flows.a-{}", message.text)));
+        assert_eq!(
+            (&*message.subject, &message.id),
+            ("flows.a", &format!("fr1-9-flows.a-{}", message.text()))
+        );
     }
-    let numbers: BTreeSet<u64> = stored.iter().map(|message| message.text.parse().unwrap()).collect();
+    let numbers: BTreeSet<u64> = stored.iter().map(|message| message.text().parse().unwrap()).collect();
     assert_eq!((stored.len() as u64, numbers), (count, (0..count).collect()));
 }
 

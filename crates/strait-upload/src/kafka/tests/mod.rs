@@ -3,12 +3,15 @@
 mod fake;
 mod partial;
 
+use strait_program::broker::Format;
+
 use super::*;
+use crate::batch::tests::stream;
 
 /// Returns a producer with the parcels of these flows, of which each key has a digit.
 fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
     let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
-    let batch = Batch::new(0, (0..flows).map(line).collect::<String>().into_bytes());
+    let batch = Batch::lines(0, (0..flows).map(line).collect::<String>().into_bytes());
     let work = Work::new(&batch);
     let broker: Broker = "kafka://h/flows".parse().unwrap();
     let mut kafka = Kafka::new(broker, "c".into(), Access { tls: None, login: None });
@@ -17,9 +20,16 @@ fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
     (kafka, work)
 }
 
+/// Marks the first parcel of a partition as sent, with a record for each flow.
+fn send(kafka: &mut Kafka, partition: usize) -> Sent {
+    let parcel = kafka.first(partition).unwrap().1;
+    let records = parcel.flows.len();
+    parcel.send(records, 5 * records)
+}
+
 /// Sends the first parcel of a partition, and settles it. Returns true if the partition works.
 fn settle(kafka: &mut Kafka, partition: usize, code: Option<i16>, work: &mut Work) -> bool {
-    let sent = kafka.first(partition).unwrap().1.send();
+    let sent = send(kafka, partition);
     let _ = kafka.settle(sent, code.map(Code), work);
     kafka.state(partition, now()) == State::Works
 }
@@ -66,6 +76,7 @@ fn parcel_that_is_too_large_is_halved_down_to_a_flow() {
     assert_eq!(kafka.producer.unwrap().sequences[&0], 3);
     let answer = work.end("");
     assert_eq!((answer.lost, answer.repeated), (vec![0], 0));
+    assert_eq!((answer.messages, answer.bytes), (3, 15));
     assert!(answer.cause.contains("max.message.bytes"));
 }
 
@@ -94,8 +105,7 @@ fn flows_that_may_be_stored_count_as_repeated_once_they_are_sent_under_another_i
     kafka.start_anew();
     kafka.start_anew();
     assert!(kafka.producer.is_none());
-    let sent: Vec<Sent> =
-        [0, 0, 1, results.len()].map(|partition| kafka.first(partition).unwrap().1.send()).into();
+    let sent: Vec<Sent> = [0, 0, 1, results.len()].map(|partition| send(&mut kafka, partition)).into();
     kafka.count_repeated(&sent, &mut work);
     kafka.start_anew();
     // The other ones are lost before they are sent again.
@@ -113,7 +123,7 @@ fn halves_of_a_parcel_that_may_be_stored_may_be_stored() {
     }
     assert!(kafka.parcels.iter().all(|parcel| parcel.is_unknown));
     assert!(settle(&mut kafka, 0, Some(10), &mut work));
-    work.settle(&[1, 2, 3]);
+    work.store(&[1, 2, 3], 3, 15);
     let answer = work.end("");
     assert_eq!(answer.lost, [0]);
     assert!(answer.cause.contains("may have stored it"));
@@ -122,14 +132,14 @@ fn halves_of_a_parcel_that_may_be_stored_may_be_stored() {
 #[test]
 fn leaders_above_the_maximum_wait_for_the_next_round() {
     let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
-    let batch = Batch::new(0, (0..5000).map(line).collect::<String>().into_bytes());
-    let (mut kafka, _) = producer(0, 1);
+    let batch = Batch::lines(0, (0..5000).map(line).collect::<String>().into_bytes());
+    let (mut kafka, mut work) = producer(0, 1);
     let leaders: Vec<_> = (0..100).map(Some).collect();
     kafka.parcels = parcels::sort(&batch, &Work::new(&batch), leaders.len());
     assert_eq!(kafka.parcels.len(), leaders.len());
     kafka.cluster = Some(Cluster { addresses: BTreeMap::new(), leaders, connections: BTreeMap::new() });
     let Step::Send(chosen) = kafka.step() else { panic!("all of them work") };
-    assert_eq!((chosen.len(), kafka.requests(&chosen, &batch).len()), (100, LEADERS_MAX));
+    assert_eq!((chosen.len(), kafka.requests(&chosen, &batch, &mut work).len()), (100, LEADERS_MAX));
     assert_eq!(kafka.parcels.iter().filter(|parcel| parcel.is_unknown).count(), LEADERS_MAX);
 }
 
@@ -143,7 +153,7 @@ fn numbers_of_a_lost_parcel_are_not_used_again() {
     }
     // The attempt is cancelled.
     let (mut kafka, _) = producer(4, 1);
-    kafka.first(0).unwrap().1.send();
+    send(&mut kafka, 0);
     kafka.forget();
     assert!(kafka.producer.is_none());
     // Too few replicas are in sync: none of the numbers is in use.
@@ -155,4 +165,46 @@ fn numbers_of_a_lost_parcel_are_not_used_again() {
     assert!(settle(&mut kafka, 0, Some(0), &mut work));
     kafka.forget();
     assert!(kafka.producer.is_some(), "all flows are stored");
+}
+
+/// Returns a producer with a parcel of four flows of Arrow, and the batch.
+fn producer_of_arrow() -> (Kafka, Batch, Work) {
+    let batch = Batch::read(7, Format::Arrow, stream(&["1:0", "1:1", "1:2", "1:0"])).unwrap();
+    let (mut kafka, _) = producer(0, 1);
+    let work = Work::new(&batch);
+    kafka.parcels = parcels::sort(&batch, &work, 1);
+    (kafka, batch, work)
+}
+
+#[test]
+fn parcel_of_arrow_is_one_record_and_takes_one_number() {
+    let (mut kafka, batch, mut work) = producer_of_arrow();
+    for (expected, code) in [("c-7-4", 10), ("c-7-2", 0), ("c-9-2", 0)] {
+        let (sent, encoded) = kafka.encode(0, &batch, &mut work, 0).unwrap();
+        assert!(encoded.ends_with(expected.as_bytes()), "{expected}");
+        assert_eq!(sent.records, 1);
+        assert!(!kafka.settle(sent, Some(Code(code)), &mut work));
+    }
+    assert_eq!(kafka.producer.unwrap().sequences[&0], 2);
+    let answer = work.end("");
+    assert_eq!((answer.lost.len(), answer.messages, answer.repeated), (0, 2, 0));
+}
+
+#[test]
+fn halves_of_a_record_that_may_be_stored_get_another_identity() {
+    let (mut kafka, batch, mut work) = producer_of_arrow();
+    let (sent, _) = kafka.encode(0, &batch, &mut work, 0).unwrap();
+    assert!(!kafka.settle(sent, None, &mut work));
+    let (sent, _) = kafka.encode(0, &batch, &mut work, 0).unwrap();
+    assert!(kafka.settle(sent, Some(Code(10)), &mut work), "its first half would have its number");
+    kafka.start_anew();
+    let sent: Vec<Sent> = (0..2)
+        .map(|_| {
+            let sent = send(&mut kafka, 0);
+            kafka.count_repeated(&[sent], &mut work);
+            assert!(!kafka.settle(sent, Some(Code(0)), &mut work));
+            sent
+        })
+        .collect();
+    assert_eq!((sent.len(), work.end("").repeated), (2, 4));
 }

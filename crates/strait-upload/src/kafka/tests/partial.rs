@@ -33,7 +33,7 @@ fn batch(partitions: &[usize]) -> Batch {
         keys.find(|key| records::partition(key, 2) == *partition).unwrap()
     };
     let line = |partition| format!("{{\"communityId\":\"{}\"}}\n", key(partition));
-    Batch::new(0, partitions.iter().map(line).collect::<String>().into_bytes())
+    Batch::lines(0, partitions.iter().map(line).collect::<String>().into_bytes())
 }
 
 fn store(_: Got) -> Reaction {
