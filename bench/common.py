@@ -8,12 +8,16 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Programs that scripts/setup-programs has unpacked.
 PROGRAMS = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "strait/programs"
 TABLES_PYTHON = PROGRAMS / "tables/bin/python"
+
+# Time limit of a command; after it the command is killed.
+SECONDS_MAX = 3600
 
 
 def find(name, fetched):
@@ -51,7 +55,10 @@ def has_duckdb():
 def run(command, **options):
     """Runs a command, and returns the CPU seconds of it and its children, and its standard error."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
+    end = threading.Timer(SECONDS_MAX, process.kill)
+    end.start()
     text = process.stderr.read().decode(errors="replace")
+    end.cancel()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -78,11 +85,11 @@ class Turns:
         return [figures[figure] for figures in self.rounds[contestant]]
 
     def show(self, figure, unit):
-        print(f"\n{figure + ', ' + unit:<52}{'median':>12}{'least':>12}{'most':>12}")
+        print(f"\n{figure + ', ' + unit:<52}X")
         for contestant, rounds in self.rounds.items():
             if figure in rounds[0]:
                 found = spread(self.values(contestant, figure))
-                print(f"{contestant:<52}{found['median']:>12.4f}{found['min']:>12.4f}{found['max']:>12.4f}")
+                print(f"{contestant:<52}{found['median']:>16,.3f}{found['min']:>16,.3f}{found['max']:>16,.3f}")
 
     def claim(self, text, values, bound, unit, at_least):
         """Records and prints whether the median of the rounds meets a bound."""
