@@ -85,7 +85,7 @@ class Turns:
         return [figures[figure] for figures in self.rounds[contestant]]
 
     def show(self, figure, unit):
-        print(f"\n{figure + ', ' + unit:<52}X")
+        print(f"\n{figure + ', ' + unit:<52}{'median':>16}{'least':>16}{'most':>16}")
         for contestant, rounds in self.rounds.items():
             if figure in rounds[0]:
                 found = spread(self.values(contestant, figure))
