@@ -1,10 +1,11 @@
 """Ten sensors, one bucket and one topic: their sums equal the ledgers of the sensors. Exits with 1 if they do not.
 
-    python bench/ten_sensors.py [--sensors N] [--rate PPS] [--seconds N] [--bin DIR] [--dir DIR]
+    python bench/ten_sensors.py [--sensors N] [--rate PPS] [--seconds N] [--bin DIR] [--dir DIR] [-- OPTION...]
 
 Each sensor is a `strait capture` on a veth pair in a network namespace of its own, on which `strait generate` sends PPS packets a
 second (default: 100,000) for N seconds (default: 30). All of them upload tables to one bucket of moto's S3 server, and publish flows
 on one topic of Kafka. A machine with few CPUs loses packets: the ledger of each sensor counts them.
+Each capture gets the options after `--`; a small ring, as in `-- --ring-mib 256KiB`, loses packets everywhere.
 
 Needs root, java, and scripts/setup-programs tables moto kafka. It runs in a network, mount and process namespace of its own, which
 the kernel removes with all processes when it ends, also after a kill. DIR (default: /var/tmp) needs about 10 bytes for each packet
@@ -193,7 +194,7 @@ class Sensor:
         variables = {**os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{moto.port}"}
         command = [self.strait, "capture", "-i", "right", "--netns", self.path, "--json", "--sensor", self.name]
         command += ["--to", f"s3://{BUCKET}", "--spool", self.work / "spool", "--columns", "basic", "--rotate-s", "10"]
-        command += ["--to", f"kafka://127.0.0.1:{kafka.port}/{TOPIC}", "--flow-idle", "2", "udp"]
+        command += ["--to", f"kafka://127.0.0.1:{kafka.port}/{TOPIC}", "--flow-idle", "2", *self.options.capture, "udp"]
         with open(self.work / "ledger.json", "wb") as out, open(self.work / "log", "wb") as log:
             self.process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=log, env=variables)
         own = capabilities("self")
@@ -347,6 +348,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--bin", type=pathlib.Path, default=common.ROOT / "target/release")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/var/tmp"))
+    parser.add_argument("capture", nargs="*", metavar="OPTION", help="options of each capture, after --")
     options = parser.parse_args()
     common.use_tables_python()
     if not (options.bin / "strait-upload").exists():

@@ -51,3 +51,4 @@ mod top;
 mod transfer;
 mod upload;
 mod verified;
+mod volume;
