@@ -1,6 +1,7 @@
 """Parts that the scripts of this directory share: programs, CPU time of a command, turns, verdicts and results in JSON."""
 
 import collections
+import ctypes
 import json
 import os
 import pathlib
@@ -92,13 +93,18 @@ class Turns:
                 print(f"{contestant:<52}{found['median']:>16,.3f}{found['min']:>16,.3f}{found['max']:>16,.3f}")
 
     def claim(self, text, values, bound, unit, at_least):
-        """Records and prints whether the median of the rounds meets a bound."""
+        """Records and prints whether the median of the rounds meets a bound. Without rounds it is not measured."""
+        sign = ">=" if at_least else "<="
+        claim = {"claim": text, "bound": f"{sign} {bound:g}", "unit": unit, "measured": None, "verdict": "not_measured"}
+        self.claims.append(claim)
+        if not values:
+            print(f"{'not measured':<22}{text}: bound {sign} {bound:g}")
+            return
         found = spread(values)
         best = found["max"] if at_least else found["min"]
         meets = lambda value: value >= bound if at_least else value <= bound
         verdict = "holds" if meets(found["median"]) else "short_within_spread" if meets(best) else "short"
-        sign = ">=" if at_least else "<="
-        self.claims.append({"claim": text, "bound": f"{sign} {bound:g}", "unit": unit, "measured": found, "verdict": verdict})
+        claim.update(measured=found, verdict=verdict)
         measured = f"{found['median']:.2f} ({found['min']:.2f}..{found['max']:.2f})"
         print(f"{verdict.replace('_', ' '):<22}{text}: {measured} {unit}, bound {sign} {bound:g}")
 
@@ -143,5 +149,16 @@ def machine(strait):
         "cpu": models[0] if models else "",
         "cpus": os.cpu_count(),
         "memory_kib": int(open("/proc/meminfo").readline().split()[1]),
+        "libpcap": libpcap_version(),
         "load_average": " ".join(f"{load:.2f}" for load in os.getloadavg()),
     }
+
+
+def libpcap_version():
+    """Returns the version of the system's libpcap, which other programs read files with."""
+    try:
+        library = ctypes.CDLL("libpcap.so.0.8")
+    except OSError:
+        return ""
+    library.pcap_lib_version.restype = ctypes.c_char_p
+    return library.pcap_lib_version().decode()

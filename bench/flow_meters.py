@@ -214,9 +214,8 @@ def judge(turns):
         turns.claim(f"packets, {number} columns: rate of a core", millions, rate / 1e6, "M/s", True)
         turns.claim(f"packets, {number} columns: size", turns.values(name, "bytes"), size, "bytes a packet", False)
     for name, bound in RATIOS.items():
-        if name in turns.rounds:
-            ratios = turns.ratios(name, "strait", "cpu_s_per_million")
-            turns.claim(f"flows: CPU time of {name}, to strait", ratios, bound, "x", True)
+        ratios = turns.ratios(name, "strait", "cpu_s_per_million") if name in turns.rounds else []
+        turns.claim(f"flows: CPU time of {name}, to strait", ratios, bound, "x", True)
 
 
 def main():
