@@ -16,7 +16,6 @@ installs one in ~/.cache/strait/programs/tables/bin/python. A missing program is
 
 import argparse
 import collections
-import os
 import pathlib
 import random
 import re
@@ -27,7 +26,8 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from common import ROOT, has_duckdb, run
+
 TALKERS = (
     'select "sourceAddress", "destinationAddress", sum("octetDeltaCount" + "reverseOctetDeltaCount") as bytes '
     "from {} group by 1, 2 order by bytes desc limit 10"
@@ -69,22 +69,6 @@ def generate(path, packets, flows):
             if flow[1] == each:
                 active[at] = active[-1]
                 active.pop()
-
-
-def run(command):
-    """Runs a command, and returns the CPU seconds of it and its children, and its standard error."""
-    errors = subprocess.PIPE
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-    text = process.stderr.read().decode(errors="replace")
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: {text}")
-    return usage.ru_utime + usage.ru_stime, text
-
-
-def has_duckdb():
-    return subprocess.run([sys.executable, "-c", "import duckdb"], capture_output=True).returncode == 0
 
 
 class Files:

@@ -52,3 +52,4 @@ mod top;
 mod transfer;
 mod upload;
 mod verified;
+mod volume;
