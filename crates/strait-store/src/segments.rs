@@ -180,8 +180,8 @@ impl Segments {
         files.into_iter().map(|(_, file)| file.clone()).collect()
     }
 
-    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full segment above `bytes` if
-    /// they are many.
+    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full segment above `bytes`
+    /// if they are many.
     pub(crate) fn cut_later(&self, segment: &Arc<SegmentFile>, bytes: u64) {
         if self.segment_bytes.saturating_sub(bytes) < self.segment_bytes / UNUSED_PARTS {
             return;

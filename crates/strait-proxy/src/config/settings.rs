@@ -340,8 +340,8 @@ impl Settings {
         self.sites.as_ref().map(|sites| sites.server_limits(&self.gates)).unwrap_or_default()
     }
 
-    /// Returns true if spans are exported as with other settings. Over TLS they are not, as a reload
-    /// reads the authorities again.
+    /// Returns true if spans are exported as with other settings. Over TLS they are not, as a
+    /// reload reads the authorities again.
     pub(crate) fn exports_like(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.tracing.export.clone(), it.name.clone(), it.dns.clone());
         of(self) == of(other) && !self.tracing.exports_by_tls()

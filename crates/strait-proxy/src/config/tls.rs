@@ -37,8 +37,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads certificates and keys; also authorities if the proxy is a client of TLS. Certificates of
-    /// unchanged files are those of `before`.
+    /// Reads certificates and keys; also authorities if the proxy is a client of TLS. Certificates
+    /// of unchanged files are those of `before`.
     pub(crate) fn new(config: &Config, is_tls_client: bool, before: Option<&Self>) -> Result<Self> {
         let (tls, has_http2) = (&config.tls, config.http2.is_on(true));
         let mut ocsp = Vec::new();

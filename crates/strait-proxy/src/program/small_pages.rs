@@ -5,9 +5,9 @@ use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_
 /// Keeps the process from getting transparent huge pages until it is dropped
 /// (`PR_SET_THP_DISABLE`, prctl(2)).
 ///
-/// A configuration of many certificates consists of small objects between others that are freed as
-/// soon as a file is parsed. In huge pages of 2 MiB the gaps stay resident. Buffers of the data path
-/// are allocated later, in huge pages.
+/// A configuration of many certificates consists of small objects between others that are freed
+/// as soon as a file is parsed. In huge pages of 2 MiB the gaps stay resident. Buffers of the data
+/// path are allocated later, in huge pages.
 pub(super) struct SmallPages {
     /// Whether the process had no huge pages before.
     were_disabled: bool,
