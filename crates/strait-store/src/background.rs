@@ -71,7 +71,7 @@ fn run(shared: &Shared, earlier: Earlier, others: Vec<JoinHandle<()>>) {
         eviction::close_unlinked(shared);
         eviction::evict_ahead(shared);
         // Callers may take the spare segments meanwhile.
-        while eviction::cut_next(shared) {
+        while !shared.lifecycle.is_closed() && eviction::cut_next(shared, false).is_some() {
             eviction::evict_ahead(shared);
         }
         let is_same = before > 0 && shared.segments.unlinks.pinned_files() == before;

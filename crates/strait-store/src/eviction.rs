@@ -43,7 +43,8 @@ pub(crate) fn evict_ahead(shared: &Shared) {
                 shared.demand.note_done();
                 break;
             }
-            None if cut_next(shared) || evict_before(shared, u64::MAX).is_some() => {}
+            None if cut_next(shared, false).is_some() || evict_before(shared, u64::MAX).is_some() => {}
+            None if cut_next(shared, true).is_some() => {}
             None => {
                 shared.demand.note_futile();
                 break;
@@ -93,7 +94,8 @@ pub(crate) fn evict_for_shortage(shared: &Shared) -> bool {
     let Some(lacking_bytes) = shared.demand.enospc.take_due() else { return false };
     let wanted_bytes = lacking_bytes.min(shared.segments.budget.used_bytes() / SHORTAGE_DIVISOR);
     let newest = shared.segments.last_position();
-    let (mut freed_bytes, mut files) = (0, 0);
+    let mut freed_bytes: u64 = std::iter::from_fn(|| cut_next(shared, true)).sum();
+    let mut files = 0;
     while freed_bytes < wanted_bytes && files < SHORTAGE_FILES_MAX {
         let Some(bytes) = newest.and_then(|newest| evict_before(shared, newest)) else { break };
         close_unlinked(shared);
@@ -114,13 +116,12 @@ pub(crate) fn close_unlinked(shared: &Shared) {
     }
 }
 
-/// Frees the unused bytes of a full segment. Returns false if there is none.
-pub(crate) fn cut_next(shared: &Shared) -> bool {
-    let is_cut = shared.segments.cut_next();
-    if is_cut {
-        shared.demand.note_freed();
-    }
-    is_cut
+/// Frees the unused bytes of a full segment, without a writer unless `writers_wait`. Returns their
+/// number; `None` if there is no such segment.
+pub(crate) fn cut_next(shared: &Shared, writers_wait: bool) -> Option<u64> {
+    let freed_bytes = shared.segments.cut_next(writers_wait)?;
+    shared.demand.note_freed();
+    Some(freed_bytes)
 }
 
 /// Evicts a file with a queue position before `end`: the first one that the policy does not keep,

@@ -189,21 +189,24 @@ impl Segments {
         lock(&self.uncut).push((Arc::downgrade(segment), bytes));
     }
 
-    /// Truncates a full segment, and returns its unused bytes to the budget. Returns false if there
-    /// is none. The eviction thread calls it, as ext4 without a journal waits until the disk has
-    /// discarded freed blocks. Writers would wait for that too: a segment with writers stays for a
-    /// later call.
-    pub(crate) fn cut_next(&self) -> bool {
+    /// Truncates a full segment, and returns its unused bytes to the budget and to the caller;
+    /// `None` if there is no such segment. The eviction thread calls it, as ext4 without a journal
+    /// waits until the disk has discarded freed blocks. Writers wait for that too: a segment with
+    /// writers is truncated only if `writers_wait`.
+    pub(crate) fn cut_next(&self, writers_wait: bool) -> Option<u64> {
         loop {
             let mut uncut = lock(&self.uncut);
-            let is_free = |segment: &Weak<SegmentFile>| segment.upgrade().is_none_or(|it| !it.has_writers());
-            let Some(place) = uncut.iter().position(|(segment, _)| is_free(segment)) else { return false };
+            let may_cut = |segment: &Weak<SegmentFile>| {
+                writers_wait || segment.upgrade().is_none_or(|it| !it.has_writers())
+            };
+            let place = uncut.iter().position(|(segment, _)| may_cut(segment))?;
             let (segment, bytes) = uncut.remove(place);
             drop(uncut);
             let Some(segment) = segment.upgrade() else { continue };
             if !segment.is_released.load(Ordering::Acquire) && segment.truncate(bytes) {
+                let before = segment.share.bytes();
                 lock(&self.queues).shrink(&segment, bytes);
-                return true;
+                return Some(before.saturating_sub(bytes));
             }
         }
     }

@@ -100,6 +100,6 @@ pub(crate) fn finish(shared: &Shared) {
         shared.release_file(spare);
     }
     eviction::close_unlinked(shared);
-    while eviction::cut_next(shared) {}
+    while eviction::cut_next(shared, true).is_some() {}
     let _ = shared.counted(sync_with(shared, true));
 }

@@ -52,6 +52,13 @@ impl Tls {
         Ok(Self { server, client, kernel, note, ocsp, certificates })
     }
 
+    /// Returns the configurations of a client alone.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn of_client(&self) -> Self {
+        let (client, kernel) = (self.client.clone(), self.kernel);
+        Self { server: None, client, kernel, note: None, ocsp: Vec::new(), certificates: None }
+    }
+
     /// Returns notes for the operator at that time.
     pub(crate) fn notes(&self, now: SystemTime) -> Vec<String> {
         self.note.iter().cloned().chain(self.ocsp.iter().filter_map(|file| file.note(now))).collect()

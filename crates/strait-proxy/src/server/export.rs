@@ -46,7 +46,8 @@ const ATTEMPTS: u32 = 5;
 const BACKOFF: Duration = Duration::from_millis(500);
 /// Maximum of the wait that a collector can demand by Retry-After.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-/// Maximum time for the remaining spans at the end of the proxy.
+/// Maximum time for the remaining spans at the end of the proxy, or after a reload that begins
+/// another export.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Minimum time between two notes of a failure.
@@ -56,8 +57,8 @@ const NOTE_EVERY: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(super) struct Exporter {
     thread: JoinHandle<()>,
-    /// The end of the proxy begins when it is dropped.
-    ends: oneshot::Sender<()>,
+    /// The end of the thread begins when it is dropped.
+    ends: Option<oneshot::Sender<()>>,
 }
 
 impl Exporter {
@@ -73,7 +74,7 @@ impl Exporter {
         let Some(endpoint) = settings.tracing.export.clone() else { return Ok(None) };
         let (spans, receiver) = Spans::new(counters.clone());
         let state = State {
-            tls: endpoint.is_tls.then(|| settings.tls.clone()),
+            tls: endpoint.is_tls.then(|| settings.tls.of_client()),
             endpoint,
             service: settings.name.clone(),
             counters: counters.clone(),
@@ -88,7 +89,7 @@ impl Exporter {
         let run = move || run(&state, dns, receiver, ended);
         let thread = std::thread::Builder::new().name("spans".to_owned()).spawn(run);
         let thread = thread.map_err(|error| Error::os("start", &"a thread", error))?;
-        Ok(Some((spans, Self { thread, ends })))
+        Ok(Some((spans, Self { thread, ends: Some(ends) })))
     }
 
     /// Returns true if the thread has ended.
@@ -96,10 +97,15 @@ impl Exporter {
         self.thread.is_finished()
     }
 
-    /// Begins the end, and returns the thread. It ends once the queue is empty, at the latest after
-    /// [`FLUSH_MAX`]. The queue has no other copy.
-    pub(super) fn end(self) -> JoinHandle<()> {
-        drop(self.ends);
+    /// Begins the end. The thread ends once the queue is empty, at the latest after [`FLUSH_MAX`].
+    /// The queue has no other copy.
+    pub(super) fn begin_end(&mut self) {
+        self.ends = None;
+    }
+
+    /// Begins the end, and returns the thread.
+    pub(super) fn end(mut self) -> JoinHandle<()> {
+        self.begin_end();
         self.thread
     }
 }

@@ -84,6 +84,8 @@ impl OutputThreads {
     ) -> Result<Outputs> {
         self.exporters.retain(|exporter| !exporter.has_ended());
         let started = Exporter::start(settings, &shared.spans, on_note)?;
+        // A collector that does not answer could delay the ends of earlier threads for minutes.
+        self.exporters.iter_mut().for_each(Exporter::begin_end);
         let (spans, exporter) = started.unzip();
         self.exporters.extend(exporter);
         Ok(Outputs { spans, ..outputs })

@@ -275,6 +275,9 @@ impl Http2Stream {
         len: u64,
     ) -> Poll<io::Result<usize>> {
         let window = ready!(state.poll_turn(self.id, context))?;
+        if len == 0 {
+            return Poll::Ready(Ok(0));
+        }
         let mut bytes = CopyBuffer::take();
         bytes.read_at(file, offset, len.min(window as u64))?;
         self.poll_body(state, context, &bytes)

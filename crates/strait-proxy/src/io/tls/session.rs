@@ -24,12 +24,16 @@ use crate::io::tls::kernel::{self, Cut, Kernel};
 /// Bytes of records beyond which [`Session::poll_write`] takes no more: a piece of a body that was
 /// read from a file, and the head before it.
 const HELD_BYTES: usize = 72 << 10;
+/// Maximum of plaintext bytes in a record (RFC 8446, section 5.1).
+const RECORD_BYTES: usize = 16 << 10;
+/// At least the bytes that the framing adds to a record: 29 in TLS 1.2, 22 in TLS 1.3.
+const FRAMING_BYTES: usize = 32;
 
 /// TLS on a connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     tls: Connection,
-    /// Taken bytes that are not sent yet, without the framing of their records.
+    /// At least the bytes of records that are not sent yet.
     held: usize,
     /// Received bytes that are not decrypted yet.
     coming: Buffer,
@@ -142,7 +146,7 @@ impl Session {
     ) -> Poll<io::Result<usize>> {
         loop {
             let taken = self.tls.writer().write_vectored(parts)?;
-            self.held += taken;
+            self.hold_records_of(taken);
             if taken > 0 || parts.iter().all(|part| part.is_empty()) {
                 return Poll::Ready(Ok(taken));
             }
@@ -159,14 +163,22 @@ impl Session {
         let taken = self.tls.writer().write_vectored(parts);
         self.tls.set_buffer_limit(Some(HELD_BYTES));
         let taken = taken?;
-        self.held += taken;
+        self.hold_records_of(taken);
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if taken < len { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 
-    /// Returns the number of taken bytes that are not sent yet.
+    /// Counts the records of taken bytes.
+    fn hold_records_of(&mut self, taken: usize) {
+        if taken > 0 {
+            self.held += taken + FRAMING_BYTES * (taken.div_ceil(RECORD_BYTES) + 1);
+        }
+    }
+
+    /// Returns at least the bytes of records that are not sent yet, and 0 only if all are sent.
     pub(crate) fn held(&self) -> usize {
-        self.held
+        // rustls also adds records of its own, such as tickets.
+        if self.tls.wants_write() { self.held.max(1) } else { 0 }
     }
 
     /// Sends as many of the taken bytes as the socket takes at once.
