@@ -4,8 +4,9 @@
 
 Writes a capture of N GiB (default: 10) of mixed traffic (mixed_traffic.py) to DIR (default: /var/tmp/strait-volume), which needs 1.3
 times that, reads it by `strait capture -r --to` of DIR given by --bin (default: target/release), and asks DuckDB. Each packet has
-the fields that tshark prints: the time joins them. Each flow has the sums over the packets that tshark prints, and over the
-flows that nfpcapd stores. Permitted differences have a name and are counted. A capture that DIR already has is used again, and kept.
+the fields that tshark prints: the time joins them. Each pair of endpoints has the sums and times of the packets that tshark
+prints, and of the flows that nfpcapd stores; bench/README.md names the columns that are not compared. Permitted differences have a
+name and are counted. A capture that DIR already has is used again, and kept.
 """
 
 import argparse

@@ -118,7 +118,8 @@ class Meters:
     def measure_strait(self):
         command = [self.strait, "capture", "-r", self.capture, "--to", f"file:{self.folder('strait')}", "--tables", "flows"]
         seconds, log = common.run(command)
-        return seconds, int(re.search(r"([\d,]+) flows", log)[1].replace(",", ""))
+        found = re.search(r"([\d,]+) flows", log)
+        return seconds, int(found[1].replace(",", "")) if found else 0
 
     def measure_softflowd(self):
         program = self.find("softflowd", "softflowd", "softflowd/usr/sbin/softflowd", "scripts/setup-programs softflowd")
