@@ -84,7 +84,7 @@ def end_by_exception():
 
 
 def private_directory(path):
-    """Makes a directory for this user alone, or accepts one that no other user can change. /var/tmp is open to all users."""
+    """Makes a directory for this user alone, or accepts one of this user that is not open to all. /var/tmp is open to all users."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -94,8 +94,8 @@ def private_directory(path):
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         sys.exit(f"{path} is a link or no directory: remove it, or give another --dir")
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        sys.exit(f"{path} belongs to other users, or they can write to it: chmod 700 it, or give another --dir")
+    if found.st_uid != os.geteuid() or found.st_mode & 0o002:
+        sys.exit(f"{path} belongs to another user, or all users can write to it: chmod 700 it, or give another --dir")
 
 
 def remove(directory):
