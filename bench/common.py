@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import stat
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,8 @@ TABLES_PYTHON = PROGRAMS / "tables/bin/python"
 
 # Time limit of a command; after it the command is killed.
 SECONDS_MAX = 3600
+# Time limit for the removal of a directory.
+REMOVE_LIMIT_S = 5
 
 
 def find(name, fetched):
@@ -57,14 +61,53 @@ def run(command, **options):
     """Runs a command, and returns the CPU seconds of it and its children, and its standard error."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
     end = threading.Timer(SECONDS_MAX, process.kill)
+    end.daemon = True
     end.start()
-    text = process.stderr.read().decode(errors="replace")
-    end.cancel()
-    _, status, usage = os.wait4(process.pid, 0)
+    try:
+        text = process.stderr.read().decode(errors="replace")
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        end.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{' '.join(map(str, command))}: exit code {process.returncode}: {text}")
     return usage.ru_utime + usage.ru_stime, text
+
+
+def end_by_exception():
+    """Lets SIGTERM end this process by an exception, so that it ends its programs and removes its files."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+
+
+def private_directory(path):
+    """Makes a directory for this user alone, or accepts one of this user that is not open to all. /var/tmp is open to all users."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        sys.exit(f"{path} is a link or no directory: remove it, or give another --dir")
+    if found.st_uid != os.geteuid() or found.st_mode & 0o002:
+        sys.exit(f"{path} belongs to another user, or all users can write to it: chmod 700 it, or give another --dir")
+
+
+def remove(directory):
+    """Removes a directory. Killed processes may still write to it, so this tries again for REMOVE_LIMIT_S."""
+    end = time.monotonic() + REMOVE_LIMIT_S
+    while os.path.lexists(directory):
+        try:
+            shutil.rmtree(directory)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def spread(values):

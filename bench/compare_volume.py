@@ -4,8 +4,9 @@
 
 Writes a capture of N GiB (default: 10) of mixed traffic (mixed_traffic.py) to DIR (default: /var/tmp/strait-volume), which needs 1.3
 times that, reads it by `strait capture -r --to` of DIR given by --bin (default: target/release), and asks DuckDB. Each packet has
-the fields that tshark prints: the time joins them. Each flow has the sums over the packets that tshark prints, and over the
-flows that nfpcapd stores. Permitted differences have a name and are counted. A capture that DIR already has is used again.
+the fields that tshark prints: the time joins them. Each pair of endpoints has the sums and times of the packets that tshark
+prints, and of the flows that nfpcapd stores; bench/README.md names the columns that are not compared. Permitted differences have a
+name and are counted. A capture that DIR already has is used again, and kept.
 """
 
 import argparse
@@ -154,18 +155,17 @@ def numbers(database, query):
     return database.execute(query).fetchone()
 
 
-def read_tshark(database, capture):
-    """Streams the fields of all packets from tshark into a table."""
+def read_tshark(database, capture, log):
+    """Streams the fields of all packets from tshark into a table. tshark's errors go to the file `log`."""
     options = [word for option in OPTIONS for word in ("-o", option)]
     options += [word for name in DISABLED for word in ("--disable-protocol", name)]
     fields = [word for field in FIELDS for word in ("-e", field)]
     command = ["tshark", "-n", "-r", capture, "-M", STATE_PACKETS_MAX, *options, "-T", "fields", "-E", "occurrence=f", *fields]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     columns = "{" + ", ".join(f"'{field}': 'varchar'" for field in FIELDS) + "}"
-    database.execute(REFERENCE.format(path=f"/dev/fd/{process.stdout.fileno()}", columns=columns))
-    errors = process.stderr.read().decode()
-    if process.wait():
-        sys.exit(f"tshark: {errors}")
+    with open(log, "wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+        database.execute(REFERENCE.format(path=f"/dev/fd/{process.stdout.fileno()}", columns=columns))
+    if process.returncode:
+        sys.exit(f"tshark: {log.read_text(errors='replace')}")
 
 
 def read_tables(database, strait, capture, lake):
@@ -249,10 +249,14 @@ def compare_times(result, database, other, special, unit_ns):
     usual = " and ".join(["true", *(f"not {condition}" for condition in special)])
     usual = usual.replace("source,", "one[1],").replace("destination,", "other[1],")
     side = "(select *, coalesce(icmp, -1) as icmp_key from {}_times where " + usual + ")"
-    joined = f"from {side.format('strait')} a join {side.format(other)} b using (protocol, icmp_key, one, other)"
+    joined = f"from {side.format('strait')} a full join {side.format(other)} b using (protocol, icmp_key, one, other)"
+    query = f"select count(*) filter (a.first is not null and b.first is not null), count(*) filter (b.first is null), count(*) filter (a.first is null) {joined}"
+    count, *alone = numbers(database, query)
+    result.equal(f"flows: some times are common to strait and {other}", count > 0, True)
+    result.equal(f"flows: times that only strait, only {other} has", tuple(alone), (0, 0))
     for column in "first", "last":
-        query = f"select count(*), count(*) filter (a.{column} // {unit_ns} != b.{column}), count(*) filter (a.{column} != b.{column} * {unit_ns}) {joined}"
-        count, faults, rounded = numbers(database, query)
+        query = f"select count(*) filter (a.{column} // {unit_ns} != b.{column}), count(*) filter (a.{column} != b.{column} * {unit_ns}) {joined}"
+        faults, rounded = numbers(database, query)
         result.equal(f"flows: time of the {column} packet, different from {other} of {count:,}", faults, 0)
         if rounded and unit_ns > 1:
             result.permit(f"flows: {other} has the time of the {column} packet in milliseconds", rounded)
@@ -280,12 +284,12 @@ def read_nfdump(result, database, capture, directory):
     result.equal("packets that nfpcapd skips: those of 802.1ad", skipped, tagged)
     result.permit("packets of 802.1ad, which nfpcapd skips", skipped)
     command = [nfdump, "-R", directory, "-q", "-N", "-6", "-o", NFDUMP_FORMAT]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**common.environment(nfdump), "TZ": "UTC"})
     columns = "{" + ", ".join(f"'{column}': 'varchar'" for column in NFDUMP_COLUMNS) + "}"
-    path = f"/dev/fd/{process.stdout.fileno()}"
     options = f"delim = '\t', header = false, auto_detect = false, quote = '', escape = '', columns = {columns}"
-    database.execute(f"create table nfdump_rows as select * from read_csv('{path}', {options})")
-    if process.wait():
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**common.environment(nfdump), "TZ": "UTC"}) as process:
+        path = f"/dev/fd/{process.stdout.fileno()}"
+        database.execute(f"create table nfdump_rows as select * from read_csv('{path}', {options})")
+    if process.returncode:
         sys.exit("nfdump failed")
     flags = " + ".join(f"(contains(flags, '{letter}')::bigint * {bit})" for letter, bit in FLAGS.items())
     make_flows(database, "nfdump", NFDUMP_FLOWS.format(flags=flags))
@@ -317,22 +321,24 @@ def main():
     for program in "tshark", "capinfos":
         if not shutil.which(program):
             sys.exit(f"{program} is missing: install Debian's tshark")
-    capture = mixed_traffic.prepare(options.dir, options.gib * 1024)
+    common.end_by_exception()
+    capture, is_new = mixed_traffic.prepare(options.dir, options.gib * 1024)
     work = options.dir / f"work-{os.getpid()}"
-    work.mkdir()
     try:
+        work.mkdir()
         result = compare(options.bin / "strait", capture, work)
     finally:
         if not options.keep:
-            shutil.rmtree(work)
-            capture.unlink()
+            common.remove(work)
+            if is_new:
+                capture.unlink()
     sys.exit(result.report())
 
 
 def compare(strait, capture, work):
     result, database = Comparison(), duckdb.connect(str(work / "reference.duckdb"))
     ledger = read_tables(database, strait, capture, work / "lake")
-    read_tshark(database, capture)
+    read_tshark(database, capture, work / "tshark.log")
     compare_counts(result, database, capture, ledger)
     compare_packets(result, database)
     make_flows(database, "strait", STRAIT_FLOWS)

@@ -7,7 +7,7 @@ which needs 1.3 times that, and which a later run uses again. Each program reads
 after round, each with time limits of flows of 15 s and 60 s and a table for a million of them. A missing program is left out.
 
     strait      strait capture -r --to file:DIR --tables flows: Parquet
-    softflowd   sends NetFlow 9 to a socket of this script that is not read
+    softflowd   sends NetFlow 9 to a socket of this script, which is read after its end
     nfpcapd     nfdump's files
     Suricata    flows in eve.json, without rules and protocols of applications
     Zeek        conn.log, without other scripts
@@ -23,6 +23,7 @@ import re
 import resource
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -59,13 +60,29 @@ app-layer:
 """
 
 
+# Time limit for a datagram that softflowd has sent before it ended.
+SINK_LIMIT_S = 2
+
+
+def received_flows(sink):
+    """Returns true if a datagram of the socket has flows: a set of NetFlow 9 with an identifier over 255 (RFC 3954, 5.3)."""
+    while True:
+        try:
+            datagram, at = sink.recv(65536), 20
+        except TimeoutError:
+            return False
+        while at + 4 <= len(datagram):
+            identifier, length = struct.unpack_from("!HH", datagram, at)
+            if identifier > 255:
+                return True
+            at += max(length, 4)
+
+
 class Meters:
     """Flow meters that read one capture, each into a directory of its own."""
 
     def __init__(self, strait, capture, work):
         self.strait, self.capture, self.work = strait, capture, work
-        self.sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sink.bind(("127.0.0.1", 0))
         self.skipped = {}
 
     def folder(self, name):
@@ -84,21 +101,25 @@ class Meters:
 
     def all(self):
         """Yields the name, CPU seconds and number of flows of each program. The number is None if the program has none."""
-        yield "strait", *self.measure_strait()
         for name, measure in (
+            ("strait", self.measure_strait),
             ("softflowd", self.measure_softflowd),
             ("nfpcapd", self.measure_nfpcapd),
             ("Suricata", self.measure_suricata),
             ("Zeek", self.measure_zeek),
         ):
             found = measure()
-            if found is not None:
-                yield name, *found
+            if found is None:
+                continue
+            if found[1] == 0:
+                sys.exit(f"{name} has written no flow of {self.capture}")
+            yield name, *found
 
     def measure_strait(self):
         command = [self.strait, "capture", "-r", self.capture, "--to", f"file:{self.folder('strait')}", "--tables", "flows"]
         seconds, log = common.run(command)
-        return seconds, int(re.search(r"([\d,]+) flows", log)[1].replace(",", ""))
+        found = re.search(r"([\d,]+) flows", log)
+        return seconds, int(found[1].replace(",", "")) if found else 0
 
     def measure_softflowd(self):
         program = self.find("softflowd", "softflowd", "softflowd/usr/sbin/softflowd", "scripts/setup-programs softflowd")
@@ -108,9 +129,14 @@ class Meters:
         limits = ["maxlife=60", "general=15", "tcp=15", "tcp.rst=1", "tcp.fin=1", "udp=15", "icmp=15"]
         options = [word for limit in limits for word in ("-t", limit)]
         options += ["-m", "1000000", "-v", "9", "-6", "-T", "vlan", "-p", folder / "pid", "-c", "none"]
-        target = f"127.0.0.1:{self.sink.getsockname()[1]}"
-        seconds, _ = common.run([program, "-d", "-r", self.capture, "-n", target, *options], env=common.environment(program))
-        self.sink.recv(65536)
+        # A socket of this round alone. Datagrams over its buffer are lost.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+            sink.bind(("127.0.0.1", 0))
+            sink.settimeout(SINK_LIMIT_S)
+            target = f"127.0.0.1:{sink.getsockname()[1]}"
+            seconds, log = common.run([program, "-d", "-r", self.capture, "-n", target, *options], env=common.environment(program))
+            if not received_flows(sink):
+                sys.exit(f"softflowd has sent no flow: {log}")
         return seconds, None
 
     def measure_nfpcapd(self):
@@ -227,17 +253,21 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=common.ROOT / "target/release")
     parser.add_argument("--save", help="write the results to this file, as in bench/results/flow-meters.json")
     options = parser.parse_args()
-    options.dir.mkdir(parents=True, exist_ok=True)
-    capture = options.capture or mixed_traffic.prepare(options.dir, options.mib)
+    common.end_by_exception()
+    common.private_directory(options.dir)
+    capture = options.capture or mixed_traffic.prepare(options.dir, options.mib)[0]
     packets = int(subprocess.check_output(["capinfos", "-Tmr", "-c", capture], text=True).strip().split(",")[-1])
     print(f"{capture}: {packets:,} packets, {capture.stat().st_size / packets:.0f} bytes each")
     # The first program reads the file from memory too.
     with open(capture, "rb") as file:
         while file.read(1 << 24):
             pass
-    with tempfile.TemporaryDirectory(dir=options.dir) as work:
-        meters = Meters(options.bin / "strait", capture, pathlib.Path(work))
+    work = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
+    try:
+        meters = Meters(options.bin / "strait", capture, work)
         turns = measure(meters, packets, options.rounds)
+    finally:
+        common.remove(work)
     turns.show("cpu_s_per_million", "CPU seconds")
     turns.show("pps_core", "packets for each CPU second")
     turns.show("bytes", "Parquet bytes for each packet")

@@ -9,10 +9,14 @@ Checksums are 0.
 """
 
 import ipaddress
+import os
 import pathlib
 import random
 import struct
 import sys
+import tempfile
+
+import common
 
 SECOND = 10**9
 # 2026-11-25 16:50:00 UTC.
@@ -236,11 +240,11 @@ def sessions(rng, number, start_ns):
     return session.packets
 
 
-def write(path, bytes_min):
-    """Writes a pcap file of about `bytes_min` bytes with times in nanoseconds, each once. Returns the number of packets."""
+def write(file, bytes_min):
+    """Writes to a path or descriptor a pcap file of about `bytes_min` bytes with times in nanoseconds, each once. Returns the number of packets."""
     rng, pending, number, written, last_ns, packets = random.Random(1), [], 0, 24, 0, 0
     second_ns = START_NS
-    with open(path, "wb", buffering=1 << 20) as out:
+    with open(file, "wb", buffering=1 << 20) as out:
         out.write(struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 1))
         while written < bytes_min or pending:
             if written < bytes_min:
@@ -262,15 +266,20 @@ def write(path, bytes_min):
 
 
 def prepare(directory, mib):
-    """Returns a capture of this size in the directory, and writes it if it is missing."""
-    directory = pathlib.Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"mixed-{mib:g}.pcap"
-    if not path.exists():
-        part = path.with_suffix(".part")
-        write(part, mib * 2**20)
-        part.rename(path)
-    return path
+    """Returns the path of a capture of this size in the directory, and whether this call has written it."""
+    common.private_directory(directory)
+    path = pathlib.Path(directory) / f"mixed-{mib:g}.pcap"
+    if path.is_file() and not path.is_symlink():
+        return path, False
+    # mkstemp opens with O_EXCL and O_NOFOLLOW.
+    descriptor, part = tempfile.mkstemp(suffix=".part", dir=directory)
+    try:
+        write(descriptor, mib * 2**20)
+        os.rename(part, path)
+    except BaseException:
+        pathlib.Path(part).unlink(missing_ok=True)
+        raise
+    return path, True
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import http.client
 import json
 import os
 import pathlib
-import shutil
 import signal
 import socket
 import subprocess
@@ -47,15 +46,14 @@ def outside(options):
         sys.exit("ten_sensors.py needs root for its namespaces")
     work = tempfile.mkdtemp(prefix="strait-ten-sensors-", dir=options.dir)
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
-    # SIGTERM ends this process by an exception, so that it cleans up too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    common.end_by_exception()
     process = subprocess.Popen(command, env={**os.environ, INSIDE: work}, preexec_fn=end_with_parent)
     try:
         return process.wait()
     finally:
         process.kill()
         process.wait()
-        shutil.rmtree(work)
+        common.remove(work)
 
 
 def end_with_parent():
@@ -363,4 +361,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
