@@ -1,11 +1,11 @@
 //! Connection to a NATS server. JetStream acknowledges each message.
 //!
-//! A message has the identifier `CAPTURE-SUBJECT-NUMBER`, or `CAPTURE-SUBJECT-NUMBER-COUNT` if it
-//! has several flows: a stream may take several subjects, to each of which a capture sends its
-//! flows. JetStream ignores a message with an identifier
-//! that it has stored within the duplicate window of the stream, so a message without an
-//! acknowledgment is sent again without a second copy. After a failure the connection is opened
-//! anew.
+//! A message has the identifier `CAPTURE:SUBJECT:FORMAT:NUMBER`, and `:COUNT` after it if it can have
+//! several flows. A stream may take several subjects, and a subject several formats, to each of
+//! which a capture sends its flows. No part after `CAPTURE` can have a colon, so two messages have
+//! different identifiers. JetStream ignores a message with an identifier that it has stored within
+//! the duplicate window of the stream, so a message without an acknowledgment is sent again without
+//! a second copy. After a failure the connection is opened anew.
 
 use std::env;
 use std::error::Error as _;
@@ -35,7 +35,7 @@ const MAX_MSG_SIZE: &str = "a flow is longer than max_msg_size of the stream";
 /// Connection to a server, which is opened when it is needed.
 pub(crate) struct Nats {
     broker: Broker,
-    /// Beginning of identifiers: `CAPTURE-SUBJECT`.
+    /// Beginning of identifiers: `CAPTURE:SUBJECT`.
     prefix: String,
     context: Option<Context>,
     /// Messages of the batch that are not settled. A message that is sent again has the same flows
@@ -110,7 +110,7 @@ impl Client for Nats {
 impl Nats {
     /// Checks the credentials. The server may be down.
     pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
-        let prefix = format!("{capture}-{}", broker.name);
+        let prefix = format!("{capture}:{}", broker.name);
         let nats = Self {
             broker: broker.clone(),
             prefix,

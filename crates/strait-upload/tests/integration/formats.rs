@@ -69,7 +69,7 @@ fn assert_limited(nats: &Nats, bytes_max: usize, cause: &str) {
         assert_eq!(numbers, (0..FLOWS).collect::<Vec<_>>());
         for message in &all {
             let (first, count) = (rows(&message.content)[0].0, rows(&message.content).len());
-            assert_eq!(message.id, format!("fr1-9-flows.a-{first}-{count}"));
+            assert_eq!(message.id, format!("fr1-9:flows.a:arrow:{first}:{count}"));
         }
     }
     assert!(publisher.end());
@@ -128,7 +128,7 @@ fn record_of_arrow_fits_the_topic_and_its_flows_are_stored_once_in_the_partition
     for record in &records {
         assert_eq!(record.key, "null");
         let rows = rows(&record.content);
-        assert_eq!(record.id, format!("fr1-9-{}-{}", rows[0].0, rows.len()));
+        assert_eq!(record.id, format!("fr1-9:arrow:{}:{}", rows[0].0, rows.len()));
         for (number, key) in rows {
             partitions.entry(key).or_default().insert(record.partition);
             numbers.push(number);
