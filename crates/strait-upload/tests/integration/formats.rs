@@ -94,6 +94,17 @@ fn message_of_arrow_is_no_longer_than_max_payload() {
 }
 
 #[test]
+fn message_of_arrow_is_no_longer_than_the_limit_of_the_account() {
+    let Some(mut nats) = Nats::down_or_skip() else { return };
+    let configuration = nats.directory().join("account.conf");
+    let account = "jetstream: enabled, limits: {max_payload: 4096}, users: [{user: a, password: b}]";
+    fs::write(&configuration, format!("accounts: {{A: {{{account}}}}}\nno_auth_user: a\n")).unwrap();
+    nats.start(&["-c", configuration.to_str().unwrap()]);
+    nats.create_stream();
+    assert_limited(&nats, 4096 - 40, "a flow is longer than the server permits to the account");
+}
+
+#[test]
 fn message_of_arrow_is_no_longer_than_max_msg_size() {
     let Some(mut nats) = Nats::down_or_skip() else { return };
     nats.start(&[]);
