@@ -166,13 +166,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_of_urls_are_not_shown() {
+    fn users_and_wrong_queries_of_urls_are_not_shown() {
         for (line, shown) in [
             ("value 'nats://u:SECRET@host/x' for '--to'", "value 'nats://...@host/x' for '--to'"),
             ("http://a@b@host and s3://u@lake", "http://...@host and s3://...@lake"),
             ("file://host/a@b, user@host", "file://host/a@b, user@host"),
+            (
+                "invalid value 'nats://h/f?token=SECRET' for '--to': as in tcp://h?domain=7",
+                "invalid value 'nats://h/f?...' for '--to': as in tcp://h?domain=7",
+            ),
+            ("invalid value 'a?b' for 'X'", "invalid value 'a?b' for 'X'"),
         ] {
-            assert_eq!(without_users(line), shown);
+            assert_eq!(without_secrets(line), shown);
         }
     }
 
