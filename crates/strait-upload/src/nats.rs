@@ -139,13 +139,12 @@ impl Client for Nats {
             for message in self.messages.extract_if(.., |message| message.is_stored) {
                 work.store(&message.flows, 1, message.bytes.len());
             }
-            match sent {
-                Some(sent) => sent?,
-                None => {
-                    refusals += 1;
-                    self.narrow();
-                    self.context = None;
-                }
+            if let Some(sent) = sent {
+                sent?;
+            } else {
+                refusals += 1;
+                self.narrow();
+                self.context = None;
             }
         }
         Err(REFUSED.into())
@@ -235,7 +234,9 @@ impl Nats {
         let (deadline, mut failure) = (Instant::now() + ACK_LIMIT, None);
         let Self { broker, messages, .. } = self;
         let mut pending = Vec::with_capacity(messages.len());
-        messages.iter_mut().for_each(|message| message.is_sent = false);
+        for message in messages.iter_mut() {
+            message.is_sent = false;
+        }
         for (at, message) in messages.iter_mut().enumerate() {
             let content = PublishMessage::build().payload(message.bytes.clone()).message_id(&message.id);
             match timeout_at(deadline, context.send_publish(broker.name.clone(), content)).await {
