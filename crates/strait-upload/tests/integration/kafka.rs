@@ -133,7 +133,7 @@ fn flow_is_stored_once_also_if_acknowledgments_are_lost_or_the_broker_starts_aga
     let numbers = (0..stored_max).chain(300..301);
     assert!(numbers.clone().all(|number| ids.contains(&*format!("fr1-9:json:{number}"))));
     for record in &records {
-        let number: u64 = record.id.rsplit_once('-').unwrap().1.parse().unwrap();
+        let number: u64 = record.id.rsplit_once(':').unwrap().1.parse().unwrap();
         assert_eq!(format!("{}\n", record.text()), lines(number..number + 1));
     }
 }
