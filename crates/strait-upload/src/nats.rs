@@ -1,11 +1,11 @@
 //! Connection to a NATS server. JetStream acknowledges each message.
 //!
 //! A message has the identifier `CAPTURE:SUBJECT:FORMAT:NUMBER`, and `:COUNT` after it if it can
-//! have several flows. A stream may take several subjects, and a subject several formats, to each of
-//! which a capture sends its flows. No part after `CAPTURE` can have a colon, so two messages have
-//! different identifiers. JetStream ignores a message with an identifier that it has stored within
-//! the duplicate window of the stream, so a message without an acknowledgment is sent again without
-//! a second copy. After a failure the connection is opened anew.
+//! have several flows. A stream may take several subjects, and a subject several formats, to each
+//! of which a capture sends its flows. No part after `CAPTURE` can have a colon, so two messages
+//! have different identifiers. JetStream ignores a message with an identifier that it has stored
+//! within the duplicate window of the stream, so a message without an acknowledgment is sent again
+//! without a second copy. After a failure the connection is opened anew.
 
 use std::env;
 use std::error::Error as _;
