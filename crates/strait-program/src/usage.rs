@@ -13,6 +13,8 @@ use crate::{Error, Streams, name, prefix};
 
 /// Maximum words of a command line that are searched for the mistake.
 const WORDS_MAX: usize = 256;
+/// Words of the parser before a wrong value.
+const VALUE: &str = "invalid value '";
 
 /// Prints help, a version, or the mistake in the command line `words`. Returns false for a mistake.
 pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) -> Result<bool, Error> {
@@ -30,9 +32,21 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
             let words = &words[..words.len().min(WORDS_MAX)];
             let (path, inner) = subcommand(command, words);
             let line = negative(mistake, inner, words).unwrap_or_else(|| one_line(&mistake.to_string()));
-            print_stderr(format_args!("{}: {}\ntry '{path} --help'\n", prefix(), without_users(&line)));
+            print_stderr(format_args!("{}: {}\ntry '{path} --help'\n", prefix(), without_secrets(&line)));
             Ok(false)
         }
+    }
+}
+
+/// Replaces the query of a URL that is a wrong value, and the users of all URLs.
+fn without_secrets(line: &str) -> String {
+    let parts = line.split_once(VALUE).and_then(|(head, rest)| Some((head, rest.split_once('\'')?)));
+    match parts {
+        Some((head, (value, tail))) if value.contains("://") => match value.split_once('?') {
+            Some((place, _)) => without_users(&format!("{head}{VALUE}{place}?...'{tail}")),
+            None => without_users(line),
+        },
+        _ => without_users(line),
     }
 }
 
@@ -152,13 +166,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_of_urls_are_not_shown() {
+    fn users_and_wrong_queries_of_urls_are_not_shown() {
         for (line, shown) in [
             ("value 'nats://u:SECRET@host/x' for '--to'", "value 'nats://...@host/x' for '--to'"),
             ("http://a@b@host and s3://u@lake", "http://...@host and s3://...@lake"),
             ("file://host/a@b, user@host", "file://host/a@b, user@host"),
+            (
+                "invalid value 'nats://h/f?token=SECRET' for '--to': as in tcp://h?domain=7",
+                "invalid value 'nats://h/f?...' for '--to': as in tcp://h?domain=7",
+            ),
+            ("invalid value 'a?b' for 'X'", "invalid value 'a?b' for 'X'"),
         ] {
-            assert_eq!(without_users(line), shown);
+            assert_eq!(without_secrets(line), shown);
         }
     }
 

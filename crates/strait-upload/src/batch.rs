@@ -124,12 +124,25 @@ impl Batch {
         }
     }
 
-    /// Returns the identifier of a message: `PREFIX-NUMBER` with the number of its first flow, and
-    /// `PREFIX-NUMBER-COUNT` if it can have several.
+    /// Returns the identifier of a message: `PREFIX:FORMAT:NUMBER` with the number of its first
+    /// flow, and `PREFIX:FORMAT:NUMBER:COUNT` if it can have several.
     pub(crate) fn id(&self, prefix: &str, group: &[usize]) -> String {
         let first = self.first.wrapping_add(group.first().copied().unwrap_or_default() as u64);
         let count = group.len();
-        if self.has_groups() { format!("{prefix}-{first}-{count}") } else { format!("{prefix}-{first}") }
+        let format = self.format().name();
+        if self.has_groups() {
+            format!("{prefix}:{format}:{first}:{count}")
+        } else {
+            format!("{prefix}:{format}:{first}")
+        }
+    }
+
+    const fn format(&self) -> Format {
+        match self.flows {
+            Flows::Lines(_) => Format::Json,
+            Flows::Messages(_) => Format::Protobuf,
+            Flows::Rows(..) => Format::Arrow,
+        }
     }
 }
 
@@ -209,7 +222,7 @@ pub(crate) mod tests {
         let batch = Batch::read(7, Format::Json, b"one\ntwo\n".to_vec()).unwrap();
         let groups: Vec<_> =
             batch.groups(&[0, 1]).map(|group| (batch.id("c", group), batch.message(group))).collect();
-        let expected = [("c-7", "one"), ("c-8", "two")];
+        let expected = [("c:json:7", "one"), ("c:json:8", "two")];
         assert_eq!(groups, expected.map(|(id, line)| (id.to_owned(), Ok(Bytes::from(line)))));
         assert_eq!(Batch::lines(0, Vec::new()).flows(), 0);
     }
@@ -229,7 +242,7 @@ pub(crate) mod tests {
         assert_eq!(batch.groups(&[0, 1, 2]).count(), 3);
         assert_eq!(
             (batch.message(&[0]).unwrap(), batch.id("c", &[2])),
-            (delimited("1:x=")[1..].to_vec().into(), "c-9".into())
+            (delimited("1:x=")[1..].to_vec().into(), "c:protobuf:9".into())
         );
         for end in (1..bytes.len()).filter(|end| ![7, 8].contains(end)) {
             assert!(Batch::read(0, Format::Protobuf, bytes[..end].to_vec()).is_err(), "{end}");
@@ -248,7 +261,8 @@ pub(crate) mod tests {
         assert_eq!((read.flows(), read.key(1)), (2, "1:a".into()));
         let Flows::Rows(rows, _) = read.flows else { panic!("rows") };
         assert_eq!(rows.column(0).as_ref(), &UInt32Array::from(vec![0, 2]));
-        assert_eq!((batch.id("c", &[1]), batch.id("c", &[0, 2])), ("c-8-1".into(), "c-7-2".into()));
+        let ids = [batch.id("c", &[1]), batch.id("c", &[0, 2])];
+        assert_eq!(ids, ["c:arrow:8:1", "c:arrow:7:2"]);
         assert!(batch.message(&[3]).is_err());
     }
 

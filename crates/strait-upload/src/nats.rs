@@ -1,11 +1,11 @@
 //! Connection to a NATS server. JetStream acknowledges each message.
 //!
-//! A message has the identifier `CAPTURE-SUBJECT-NUMBER`, or `CAPTURE-SUBJECT-NUMBER-COUNT` if it
-//! has several flows: a stream may take several subjects, to each of which a capture sends its
-//! flows. JetStream ignores a message with an identifier
-//! that it has stored within the duplicate window of the stream, so a message without an
-//! acknowledgment is sent again without a second copy. After a failure the connection is opened
-//! anew.
+//! A message has the identifier `CAPTURE:SUBJECT:FORMAT:NUMBER`, and `:COUNT` after it if it can
+//! have several flows. A stream may take several subjects, and a subject several formats, to each
+//! of which a capture sends its flows. No part after `CAPTURE` can have a colon, so two messages
+//! have different identifiers. JetStream ignores a message with an identifier that it has stored
+//! within the duplicate window of the stream, so a message without an acknowledgment is sent again
+//! without a second copy. After a failure the connection is opened anew.
 
 use std::env;
 use std::error::Error as _;
@@ -18,6 +18,7 @@ use async_nats::{ConnectOptions, Event};
 use bytes::Bytes;
 use strait_program::Error;
 use strait_program::broker::Broker;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
@@ -28,14 +29,23 @@ const UNACKNOWLEDGED_MAX: usize = 16 << 10;
 /// Bytes of the header of a message beside its identifier: version, name of the field, ends of
 /// lines. They count for max_payload.
 const HEADER_BYTES: usize = "NATS/1.0\r\nNats-Msg-Id: \r\n\r\n".len();
+/// Error of a server that has closed the connection because of a long message, in lower case. The
+/// limit of an account may be below that of the server, and the client does not know it.
+const VIOLATION: &str = "maximum payload violation";
+/// Maximum number of such errors in an attempt.
+const REFUSALS_MAX: usize = 16;
+/// Least limit of messages with several flows that follows from such an error. Shorter messages
+/// are halved one by one.
+const GROUP_BYTES_MIN: usize = 4 << 10;
 /// Causes of the loss of a flow.
 const MAX_PAYLOAD: &str = "a flow is longer than max_payload of the server";
+const REFUSED: &str = "a flow is longer than the server permits to the account";
 const MAX_MSG_SIZE: &str = "a flow is longer than max_msg_size of the stream";
 
 /// Connection to a server, which is opened when it is needed.
 pub(crate) struct Nats {
     broker: Broker,
-    /// Beginning of identifiers: `CAPTURE-SUBJECT`.
+    /// Beginning of identifiers: `CAPTURE:SUBJECT`.
     prefix: String,
     context: Option<Context>,
     /// Messages of the batch that are not settled. A message that is sent again has the same flows
@@ -43,16 +53,28 @@ pub(crate) struct Nats {
     messages: Vec<Message>,
     /// Last error that the server has reported by itself, such as a missing permission.
     reported: Arc<Mutex<Option<String>>>,
+    /// Notification of the connection that the server has refused a message as too long.
+    refused: Arc<Notify>,
+    /// Limit of messages with several flows, which follows from refused ones.
+    group_bytes_max: usize,
 }
 
 /// Message of a batch.
+#[derive(Debug)]
 struct Message {
     /// Positions of its flows in the batch, in rising order.
     flows: Vec<usize>,
     bytes: Bytes,
     id: String,
-    /// True if the server may have stored it.
+    /// True if it was sent on this connection.
+    is_sent: bool,
+    /// True if the server may have stored it, and its value before it was sent last.
     is_unknown: bool,
+    was_unknown: bool,
+    /// True if the server may have stored a message of which this is a part, and if its flows are
+    /// counted as repeated.
+    is_part: bool,
+    is_counted: bool,
     is_stored: bool,
     /// Cause, if the server does not take messages of this length.
     too_long: Option<&'static str>,
@@ -61,8 +83,26 @@ struct Message {
 impl Message {
     fn new(batch: &Batch, prefix: &str, flows: &[usize]) -> Result<Self, String> {
         let (bytes, id) = (batch.message(flows)?, batch.id(prefix, flows));
-        let flows = flows.to_vec();
-        Ok(Self { flows, bytes, id, is_unknown: false, is_stored: false, too_long: None })
+        Ok(Self {
+            flows: flows.to_vec(),
+            bytes,
+            id,
+            is_sent: false,
+            is_unknown: false,
+            was_unknown: false,
+            is_part: false,
+            is_counted: false,
+            is_stored: false,
+            too_long: None,
+        })
+    }
+
+    /// Notes that it is sent. Returns the number of its flows that are repeated by that: the server
+    /// may have them in a message with another identifier.
+    fn note_sent(&mut self) -> usize {
+        (self.is_sent, self.was_unknown, self.is_unknown) = (true, self.is_unknown, true);
+        let is_repeated = self.is_part && !std::mem::replace(&mut self.is_counted, true);
+        if is_repeated { self.flows.len() } else { 0 }
     }
 
     /// Returns the length that the server compares with its limit.
@@ -74,27 +114,40 @@ impl Message {
 impl Client for Nats {
     /// Sends the open messages, and settles those that JetStream acknowledges.
     async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String> {
-        if self.context.is_none() {
-            self.context = Some(self.connect().await?);
-        }
-        let context = self.context.clone().ok_or("it is not connected")?;
         if self.messages.is_empty() {
             let open = work.open().to_vec();
             self.messages =
                 batch.groups(&open).filter_map(|group| self.message(batch, group, work)).collect();
         }
-        let bytes_max = context.client().max_payload();
-        loop {
-            self.split(batch, work, bytes_max);
+        let mut refusals = 0;
+        while refusals < REFUSALS_MAX {
+            let context = match self.context.take() {
+                Some(context) => context,
+                None => self.connect().await?,
+            };
+            let context = self.context.insert(context).clone();
+            self.split(batch, work, context.client().max_payload());
             if self.messages.is_empty() {
                 return Ok(());
             }
-            let sent = self.send(&context).await;
+            let refused = Arc::clone(&self.refused);
+            let sent = tokio::select! {
+                biased;
+                () = refused.notified() => None,
+                sent = self.send(&context, work) => Some(sent),
+            };
             for message in self.messages.extract_if(.., |message| message.is_stored) {
                 work.store(&message.flows, 1, message.bytes.len());
             }
-            sent?;
+            if let Some(sent) = sent {
+                sent?;
+            } else {
+                refusals += 1;
+                self.narrow();
+                let _ = self.close(String::new());
+            }
         }
+        Err(REFUSED.into())
     }
 
     fn forget(&mut self) {
@@ -110,13 +163,15 @@ impl Client for Nats {
 impl Nats {
     /// Checks the credentials. The server may be down.
     pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
-        let prefix = format!("{capture}-{}", broker.name);
+        let prefix = format!("{capture}:{}", broker.name);
         let nats = Self {
             broker: broker.clone(),
             prefix,
             context: None,
             messages: Vec::new(),
             reported: Arc::default(),
+            refused: Arc::default(),
+            group_bytes_max: usize::MAX,
         };
         nats.options().map_err(Error::usage)?;
         Ok(nats)
@@ -130,42 +185,65 @@ impl Nats {
 
     /// Halves messages that are too long, until each is short enough. A flow that is too long by
     /// itself is lost. Halves have other identifiers: flows of a message that may be stored are
-    /// counted as repeated.
+    /// counted as repeated when a half is sent.
     fn split(&mut self, batch: &Batch, work: &mut Work, bytes_max: usize) {
         let mut waiting: Vec<Message> = std::mem::take(&mut self.messages);
         waiting.reverse();
         while let Some(message) = waiting.pop() {
-            let Message { flows, is_unknown, too_long, .. } = &message;
-            let is_long = message.payload_bytes() > bytes_max;
+            let Message { flows, too_long, .. } = &message;
+            let (is_group, bytes) = (flows.len() > 1, message.payload_bytes());
+            let is_long = bytes > bytes_max || is_group && bytes > self.group_bytes_max;
             let Some(cause) = too_long.or(is_long.then_some(MAX_PAYLOAD)) else {
                 self.messages.push(message);
                 continue;
             };
-            if flows.len() < 2 {
-                let maybe = if *is_unknown { ", but an earlier attempt may have stored it" } else { "" };
+            let is_part = message.is_unknown || message.is_part;
+            if !is_group {
+                let maybe = if is_part { ", but an earlier attempt may have stored it" } else { "" };
                 work.lose(flows, format!("{cause}{maybe}"));
                 continue;
             }
-            if *is_unknown {
-                work.repeat(flows.len());
-            }
+            let is_counted = message.is_counted && !message.is_unknown;
             let (first, second) = flows.split_at(flows.len() / 2);
             for half in [second, first] {
-                waiting.extend(self.message(batch, half, work));
+                let half = self.message(batch, half, work);
+                waiting.extend(half.map(|half| Message { is_part, is_counted, ..half }));
             }
         }
     }
 
+    /// Notes that the server has refused a message. It reads them in order, so the first of the
+    /// longest ones is too long, and it has stored neither that one nor a later one.
+    fn narrow(&mut self) {
+        let sent = self.messages.iter().enumerate().filter(|(_, message)| message.is_sent);
+        let longest = sent.rev().max_by_key(|(_, message)| message.payload_bytes());
+        let Some(at) = longest.map(|(at, _)| at) else { return };
+        let unread = self.messages.get_mut(at..).unwrap_or_default();
+        for message in unread.iter_mut().filter(|message| message.is_sent) {
+            message.is_unknown = message.was_unknown;
+        }
+        let Some(message) = unread.first_mut() else { return };
+        message.too_long = Some(REFUSED);
+        if message.flows.len() > 1 {
+            self.group_bytes_max = (message.payload_bytes() / 2).max(GROUP_BYTES_MIN);
+        }
+    }
+
     /// Sends the messages, and waits for their acknowledgments.
-    async fn send(&mut self, context: &Context) -> Result<(), String> {
+    async fn send(&mut self, context: &Context, work: &mut Work) -> Result<(), String> {
         let (deadline, mut failure) = (Instant::now() + ACK_LIMIT, None);
         let Self { broker, messages, .. } = self;
         let mut pending = Vec::with_capacity(messages.len());
+        for message in messages.iter_mut() {
+            message.is_sent = false;
+        }
         for (at, message) in messages.iter_mut().enumerate() {
-            let was_unknown = std::mem::replace(&mut message.is_unknown, true);
             let content = PublishMessage::build().payload(message.bytes.clone()).message_id(&message.id);
             match timeout_at(deadline, context.send_publish(broker.name.clone(), content)).await {
-                Ok(Ok(acknowledgment)) => pending.push((at, was_unknown, acknowledgment)),
+                Ok(Ok(acknowledgment)) => {
+                    work.repeat(message.note_sent());
+                    pending.push((at, acknowledgment));
+                }
                 Ok(Err(error)) => failure = Some(text(&error, broker)),
                 Err(_) => failure = Some(late()),
             }
@@ -173,14 +251,14 @@ impl Nats {
                 break;
             }
         }
-        for (at, was_unknown, acknowledgment) in pending {
+        for (at, acknowledgment) in pending {
             let result = timeout_at(deadline, acknowledgment.into_future()).await;
             let Some(message) = messages.get_mut(at) else { continue };
             match result {
                 Ok(Ok(_)) => message.is_stored = true,
                 Ok(Err(error)) if is_too_long(&error) => {
                     message.too_long = Some(MAX_MSG_SIZE);
-                    message.is_unknown = was_unknown;
+                    message.is_unknown = message.was_unknown;
                 }
                 Ok(Err(error)) => failure = Some(text(&error, broker)),
                 Err(_) => failure = Some(late()),
@@ -189,7 +267,8 @@ impl Nats {
         failure.map_or(Ok(()), Err)
     }
 
-    async fn connect(&self) -> Result<Context, String> {
+    async fn connect(&mut self) -> Result<Context, String> {
+        self.refused = Arc::default();
         let options = self.options()?;
         let scheme = if self.broker.requires_tls { "tls" } else { "nats" };
         let servers: Vec<String> =
@@ -201,7 +280,7 @@ impl Nats {
 
     /// Returns the options of a connection with the credentials of the environment.
     fn options(&self) -> Result<ConnectOptions, String> {
-        let reported = Arc::clone(&self.reported);
+        let (reported, refused) = (Arc::clone(&self.reported), Arc::clone(&self.refused));
         // The connection is opened anew here, where its failures are known.
         let options = ConnectOptions::new()
             .name("strait")
@@ -211,7 +290,11 @@ impl Nats {
             .require_tls(self.broker.requires_tls)
             .event_callback(move |event| {
                 if let Event::ServerError(error) = event {
-                    *reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                    let error = error.to_string();
+                    if error.to_lowercase().contains(VIOLATION) {
+                        refused.notify_one();
+                    }
+                    *reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
                 std::future::ready(())
             });
@@ -247,4 +330,83 @@ fn text(error: &PublishError, broker: &Broker) -> String {
 fn is_too_long(error: &PublishError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     source.is_some_and(|error| error.error_code() == ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM)
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_program::broker::Format;
+
+    use super::*;
+    use crate::batch::tests::stream;
+
+    /// Returns a client with a message of 8 flows, which has not connected.
+    fn client() -> (Nats, Batch, Work) {
+        let broker = "nats://127.0.0.1:1/flows?format=arrow".parse().unwrap();
+        let mut nats = Nats::open(&broker, "c").unwrap();
+        let batch = Batch::read(0, Format::Arrow, stream(&["1:a"; 8])).unwrap();
+        let mut work = Work::new(&batch);
+        let message = nats.message(&batch, &[0, 1, 2, 3, 4, 5, 6, 7], &mut work);
+        nats.messages.extend(message);
+        (nats, batch, work)
+    }
+
+    fn ids(nats: &Nats) -> Vec<&str> {
+        nats.messages.iter().map(|message| message.id.strip_prefix("c:flows:arrow:").unwrap()).collect()
+    }
+
+    #[test]
+    fn refused_message_is_halved_until_its_flows_are_lost() {
+        let (mut nats, batch, mut work) = client();
+        nats.narrow();
+        assert_eq!(nats.group_bytes_max, usize::MAX, "nothing was sent");
+        for (expected, rest) in [("0:4", "4:4"), ("0:2", "2:2"), ("0:1", "1:1")] {
+            assert_eq!(nats.messages.first_mut().unwrap().note_sent(), 0);
+            nats.narrow();
+            nats.split(&batch, &mut work, usize::MAX);
+            assert_eq!(ids(&nats)[..2], [expected, rest]);
+        }
+        assert_eq!(nats.group_bytes_max, GROUP_BYTES_MIN);
+        nats.messages[0].note_sent();
+        nats.narrow();
+        nats.split(&batch, &mut work, usize::MAX);
+        assert_eq!(ids(&nats), ["1:1", "2:2", "4:4"]);
+        let answer = work.end("");
+        assert_eq!((answer.repeated, answer.cause.is_empty()), (0, true));
+        assert_eq!(answer.lost, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn later_messages_of_several_flows_are_no_longer_than_half_of_a_refused_one() {
+        let (mut nats, batch, mut work) = client();
+        let bytes = nats.messages[0].payload_bytes();
+        nats.group_bytes_max = bytes - 1;
+        nats.split(&batch, &mut work, usize::MAX);
+        assert_eq!(ids(&nats), ["0:4", "4:4"]);
+        nats.group_bytes_max = 1;
+        nats.split(&batch, &mut work, usize::MAX);
+        assert_eq!(nats.messages.len(), 8, "a flow alone has no such limit");
+    }
+
+    #[test]
+    fn flows_are_repeated_when_a_part_of_a_message_that_may_be_stored_is_sent() {
+        let (mut nats, batch, mut work) = client();
+        assert_eq!(nats.messages[0].note_sent(), 0);
+        let bytes = nats.messages[0].payload_bytes();
+        nats.split(&batch, &mut work, bytes - 1);
+        assert_eq!(ids(&nats), ["0:4", "4:4"]);
+        assert_eq!(nats.messages[0].note_sent(), 4);
+        assert_eq!(nats.messages[0].note_sent(), 0, "it has the same identifier");
+        // It was refused: only its first sending was a repetition.
+        (nats.messages[0].is_unknown, nats.messages[0].too_long) = (false, Some(MAX_MSG_SIZE));
+        nats.messages[1].too_long = Some(MAX_MSG_SIZE);
+        nats.split(&batch, &mut work, usize::MAX);
+        assert_eq!(ids(&nats), ["0:2", "2:2", "4:2", "6:2"]);
+        let repeated: Vec<usize> = nats.messages.iter_mut().map(Message::note_sent).collect();
+        assert_eq!(repeated, [0, 0, 2, 2]);
+        nats.split(&batch, &mut work, 1);
+        assert!(nats.messages.is_empty());
+        let answer = work.end("");
+        assert!(answer.cause.ends_with("an earlier attempt may have stored it"), "{}", answer.cause);
+        assert_eq!(answer.repeated, 0, "nothing was sent here");
+    }
 }

@@ -69,7 +69,7 @@ fn assert_limited(nats: &Nats, bytes_max: usize, cause: &str) {
         assert_eq!(numbers, (0..FLOWS).collect::<Vec<_>>());
         for message in &all {
             let (first, count) = (rows(&message.content)[0].0, rows(&message.content).len());
-            assert_eq!(message.id, format!("fr1-9-flows.a-{first}-{count}"));
+            assert_eq!(message.id, format!("fr1-9:flows.a:arrow:{first}:{count}"));
         }
     }
     assert!(publisher.end());
@@ -91,6 +91,17 @@ fn message_of_arrow_is_no_longer_than_max_payload() {
     nats.create_stream();
     // The header counts too.
     assert_limited(&nats, 4096 - 40, "a flow is longer than max_payload of the server");
+}
+
+#[test]
+fn message_of_arrow_is_no_longer_than_the_limit_of_the_account() {
+    let Some(mut nats) = Nats::down_or_skip() else { return };
+    let configuration = nats.directory().join("account.conf");
+    let account = "jetstream: enabled, limits: {max_payload: 4096}, users: [{user: a, password: b}]";
+    fs::write(&configuration, format!("accounts: {{A: {{{account}}}}}\nno_auth_user: a\n")).unwrap();
+    nats.start(&["-c", configuration.to_str().unwrap()]);
+    nats.create_stream();
+    assert_limited(&nats, 4096 - 40, "a flow is longer than the server permits to the account");
 }
 
 #[test]
@@ -128,7 +139,7 @@ fn record_of_arrow_fits_the_topic_and_its_flows_are_stored_once_in_the_partition
     for record in &records {
         assert_eq!(record.key, "null");
         let rows = rows(&record.content);
-        assert_eq!(record.id, format!("fr1-9-{}-{}", rows[0].0, rows.len()));
+        assert_eq!(record.id, format!("fr1-9:arrow:{}:{}", rows[0].0, rows.len()));
         for (number, key) in rows {
             partitions.entry(key).or_default().insert(record.partition);
             numbers.push(number);

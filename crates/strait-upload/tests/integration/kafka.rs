@@ -131,9 +131,9 @@ fn flow_is_stored_once_also_if_acknowledgments_are_lost_or_the_broker_starts_aga
     let ids: BTreeSet<&str> = records.iter().map(|record| &*record.id).collect();
     assert_eq!(ids.len(), records.len(), "a flow is there twice");
     let numbers = (0..stored_max).chain(300..301);
-    assert!(numbers.clone().all(|number| ids.contains(&*format!("fr1-9-{number}"))));
+    assert!(numbers.clone().all(|number| ids.contains(&*format!("fr1-9:json:{number}"))));
     for record in &records {
-        let number: u64 = record.id.rsplit_once('-').unwrap().1.parse().unwrap();
+        let number: u64 = record.id.rsplit_once(':').unwrap().1.parse().unwrap();
         assert_eq!(format!("{}\n", record.text()), lines(number..number + 1));
     }
 }
@@ -197,5 +197,5 @@ fn certificate_password_and_topic_are_checked() {
         assert!(publisher.end());
     }
     let ids: Vec<String> = kafka.records("flows").into_iter().map(|record| record.id).collect();
-    assert_eq!(ids, ["fr1-9-0", "fr1-9-1", "fr1-9-2"]);
+    assert_eq!(ids, ["fr1-9:json:0", "fr1-9:json:1", "fr1-9:json:2"]);
 }

@@ -85,7 +85,7 @@ fn assert_stored_once(nats: &Nats, count: u64) {
     for message in &stored {
         assert_eq!(
             (&*message.subject, &message.id),
-            ("flows.a", &format!("fr1-9-flows.a-{}", message.text()))
+            ("flows.a", &format!("fr1-9:flows.a:json:{}", message.text()))
         );
     }
     let numbers: BTreeSet<u64> = stored.iter().map(|message| message.text().parse().unwrap()).collect();

@@ -179,7 +179,7 @@ fn producer_of_arrow() -> (Kafka, Batch, Work) {
 #[test]
 fn parcel_of_arrow_is_one_record_and_takes_one_number() {
     let (mut kafka, batch, mut work) = producer_of_arrow();
-    for (expected, code) in [("c-7-4", 10), ("c-7-2", 0), ("c-9-2", 0)] {
+    for (expected, code) in [("c:arrow:7:4", 10), ("c:arrow:7:2", 0), ("c:arrow:9:2", 0)] {
         let (sent, encoded) = kafka.encode(0, &batch, &mut work, 0).unwrap();
         assert!(encoded.ends_with(expected.as_bytes()), "{expected}");
         assert_eq!(sent.records, 1);
