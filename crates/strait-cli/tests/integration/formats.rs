@@ -217,7 +217,7 @@ fn formats_on_kafka_have_the_same_flows_in_the_same_partitions() {
 
 #[test]
 fn wrong_formats_are_refused() {
-    let words = "give a format, as in ?format=arrow, ?format=protobuf or ?format=json";
+    let words = "give a format after ?, as in ?format=arrow, ?format=protobuf or ?format=json";
     for url in ["nats://host/a?format=avro", "kafka://host/a?", "kafka://host/a?compression=zstd"] {
         let finished = run(&["capture", "-r", "/dev/null", "--to", url]);
         assert_eq!(finished.status.code(), Some(2), "{url}: {}", finished.stderr);
