@@ -1,13 +1,11 @@
 //! Buffer for bytes of files on their way to a socket that encrypts them, or cannot take them from
 //! the page cache.
-//!
-//! A thread keeps the buffers for reuse: a new one costs as much as a copy of its bytes, because it
-//! is cleared, and is not in the processor's cache.
 
-use std::cell::RefCell;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
+
+use crate::io::kept::Kept;
 
 /// Bytes of a buffer.
 pub(crate) const COPY_BYTES: usize = 64 << 10;
@@ -15,7 +13,7 @@ pub(crate) const COPY_BYTES: usize = 64 << 10;
 const KEPT_MAX: usize = 16;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: Kept<COPY_BYTES, KEPT_MAX> = const { Kept::new() };
 }
 
 /// Buffer with the bytes that were read last.
@@ -28,8 +26,7 @@ pub(crate) struct CopyBuffer {
 impl CopyBuffer {
     /// Returns an empty buffer.
     pub(crate) fn take() -> Self {
-        let kept = KEPT.with_borrow_mut(Vec::pop);
-        Self { memory: kept.unwrap_or_else(|| vec![0; COPY_BYTES].into_boxed_slice()), len: 0 }
+        Self { memory: Kept::take(&KEPT), len: 0 }
     }
 
     /// Replaces its bytes by those of a file from `offset` on: at most `most`, at least one.
@@ -67,14 +64,7 @@ impl Deref for CopyBuffer {
 
 impl Drop for CopyBuffer {
     fn drop(&mut self) {
-        let memory = std::mem::take(&mut self.memory);
-        // The list is gone while its thread ends.
-        let _ = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            if kept.len() < KEPT_MAX {
-                kept.push(memory);
-            }
-        });
+        Kept::give(&KEPT, std::mem::take(&mut self.memory));
     }
 }
 

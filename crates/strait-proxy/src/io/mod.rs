@@ -12,6 +12,7 @@ pub(crate) mod framing;
 pub(crate) mod gate;
 pub(crate) mod head;
 pub(crate) mod http2;
+pub(crate) mod kept;
 pub(crate) mod low_water;
 pub(crate) mod moved;
 pub(crate) mod pace;

@@ -3,7 +3,7 @@
 //! A piece is received and written in one go, so that a thread needs few of them: it keeps them for
 //! reuse. A piece of this size stays in the processor's second-level cache between both copies.
 
-use std::cell::RefCell;
+use crate::io::kept::Kept;
 
 /// Bytes of a piece, a power of two.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
@@ -11,7 +11,7 @@ pub(crate) const PIECE_BYTES: usize = 256 << 10;
 const KEPT_MAX: usize = 4;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: Kept<PIECE_BYTES, KEPT_MAX> = const { Kept::new() };
 }
 
 /// Bytes of a body, in memory of its own.
@@ -24,8 +24,7 @@ pub(crate) struct Piece {
 impl Piece {
     /// Returns an empty piece.
     pub(crate) fn take() -> Self {
-        let kept = KEPT.with_borrow_mut(Vec::pop);
-        Self { memory: kept.unwrap_or_else(|| vec![0; PIECE_BYTES].into_boxed_slice()), len: 0 }
+        Self { memory: Kept::take(&KEPT), len: 0 }
     }
 
     /// Returns its bytes.
@@ -48,14 +47,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let memory = std::mem::take(&mut self.memory);
-        // The list is gone while its thread ends.
-        let _ = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            if kept.len() < KEPT_MAX {
-                kept.push(memory);
-            }
-        });
+        Kept::give(&KEPT, std::mem::take(&mut self.memory));
     }
 }
 
