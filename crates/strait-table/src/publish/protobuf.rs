@@ -2,104 +2,39 @@
 
 use std::fmt::Write as _;
 
-use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
-use super::values::Texts;
+use super::values::{Texts, Value, values};
 use crate::export::{Build, Message, Record};
 use crate::schema::{FLOWS, Kind};
 
 /// Number of the field of the first column. Field 1 is the sensor.
-const FIRST: usize = 2;
+const FIRST: u32 = 2;
 
-/// Message of a flow: field N is column N - 2 of the table.
-#[derive(Clone, PartialEq, prost::Message)]
-#[expect(clippy::struct_field_names, reason = "the names are those of IPFIX")]
-struct Flow {
-    #[prost(string, tag = "1")]
-    sensor: String,
-    #[prost(uint64, tag = "2")]
-    flow_start_nanoseconds: u64,
-    #[prost(uint64, tag = "3")]
-    flow_end_nanoseconds: u64,
-    #[prost(uint32, tag = "4")]
-    flow_end_reason: u32,
-    #[prost(string, optional, tag = "5")]
-    interface_name: Option<String>,
-    #[prost(uint32, optional, tag = "6")]
-    vlan_id: Option<u32>,
-    #[prost(string, tag = "7")]
-    source_address: String,
-    #[prost(string, tag = "8")]
-    destination_address: String,
-    #[prost(uint32, optional, tag = "9")]
-    source_transport_port: Option<u32>,
-    #[prost(uint32, optional, tag = "10")]
-    destination_transport_port: Option<u32>,
-    #[prost(uint32, tag = "11")]
-    protocol_identifier: u32,
-    #[prost(uint32, optional, tag = "12")]
-    icmp_type_code: Option<u32>,
-    #[prost(string, tag = "13")]
-    community_id: String,
-    #[prost(uint64, tag = "14")]
-    packet_delta_count: u64,
-    #[prost(uint64, tag = "15")]
-    reverse_packet_delta_count: u64,
-    #[prost(uint64, tag = "16")]
-    octet_delta_count: u64,
-    #[prost(uint64, tag = "17")]
-    reverse_octet_delta_count: u64,
-    #[prost(uint32, optional, tag = "18")]
-    tcp_control_bits: Option<u32>,
-    #[prost(uint32, optional, tag = "19")]
-    reverse_tcp_control_bits: Option<u32>,
-    #[prost(uint64, optional, tag = "20")]
-    handshake_nanoseconds: Option<u64>,
-    #[prost(uint32, tag = "21")]
-    retransmitted: u32,
-    #[prost(uint32, tag = "22")]
-    reverse_retransmitted: u32,
-    #[prost(uint32, tag = "23")]
-    out_of_order: u32,
-    #[prost(uint32, tag = "24")]
-    reverse_out_of_order: u32,
-    #[prost(uint32, tag = "25")]
-    zero_windows: u32,
-    #[prost(uint32, tag = "26")]
-    reverse_zero_windows: u32,
+/// Returns the message of a flow.
+fn message(record: &Record<'_>, sensor: &str) -> Vec<u8> {
+    let texts = Texts::of(record.row);
+    let mut message = Vec::new();
+    put(&mut message, FIRST - 1, Value::Text(sensor), false);
+    for ((number, column), value) in (FIRST..).zip(FLOWS.columns).zip(values(record, &texts)) {
+        put(&mut message, number, value, column.nullable);
+    }
+    message
 }
 
-impl Flow {
-    fn of(record: &Record<'_>, sensor: &str) -> Self {
-        let (row, texts) = (record.row, Texts::of(record.row));
-        let [to, back] = &row.sides;
-        Self {
-            sensor: sensor.to_owned(),
-            flow_start_nanoseconds: row.start_ns,
-            flow_end_nanoseconds: row.end_ns,
-            flow_end_reason: row.reason as u32,
-            interface_name: record.interface.map(str::to_owned),
-            vlan_id: row.vlan.map(u32::from),
-            source_address: texts.source,
-            destination_address: texts.destination,
-            source_transport_port: row.port(0).map(u32::from),
-            destination_transport_port: row.port(1).map(u32::from),
-            protocol_identifier: row.protocol.into(),
-            icmp_type_code: row.type_and_code().map(u32::from),
-            community_id: texts.id,
-            packet_delta_count: to.packets,
-            reverse_packet_delta_count: back.packets,
-            octet_delta_count: to.octets,
-            reverse_octet_delta_count: back.octets,
-            tcp_control_bits: row.flags(0).map(u32::from),
-            reverse_tcp_control_bits: row.flags(1).map(u32::from),
-            handshake_nanoseconds: row.handshake_ns,
-            retransmitted: to.retransmitted,
-            reverse_retransmitted: back.retransmitted,
-            out_of_order: to.out_of_order,
-            reverse_out_of_order: back.out_of_order,
-            zero_windows: to.zero_windows,
-            reverse_zero_windows: back.zero_windows,
+/// Appends a field. One that is not optional is left out if it is zero or empty.
+fn put(message: &mut Vec<u8>, number: u32, value: Value<'_>, is_optional: bool) {
+    match value {
+        Value::Null => {}
+        Value::Number(0) | Value::Time(0) | Value::Text("") if !is_optional => {}
+        Value::Number(value) | Value::Time(value) => {
+            encode_key(number, WireType::Varint, message);
+            encode_varint(value, message);
+        }
+        Value::Text(text) => {
+            encode_key(number, WireType::LengthDelimited, message);
+            encode_varint(text.len() as u64, message);
+            message.extend(text.as_bytes());
         }
     }
 }
@@ -118,9 +53,12 @@ impl Delimited {
 
 impl Build for Delimited {
     fn push(&mut self, record: &Record<'_>, bytes_max: usize) -> Option<Message> {
-        let flow = Flow::of(record, &self.sensor).encode_length_delimited_to_vec();
-        let is_full = self.message.bytes.len() + flow.len() > bytes_max;
+        let flow = message(record, &self.sensor);
+        let mut length = Vec::new();
+        encode_varint(flow.len() as u64, &mut length);
+        let is_full = self.message.bytes.len() + length.len() + flow.len() > bytes_max;
         let complete = if is_full { self.finish() } else { None };
+        self.message.bytes.extend(length);
         self.message.bytes.extend(flow);
         self.message.count(record.row);
         complete
