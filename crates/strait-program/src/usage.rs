@@ -40,14 +40,15 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
 
 /// Replaces the query of a URL that is a wrong value, and the users of all URLs.
 fn without_secrets(line: &str) -> String {
-    let parts = line.split_once(VALUE).and_then(|(head, rest)| Some((head, rest.split_once('\'')?)));
-    match parts {
-        Some((head, (value, tail))) if value.contains("://") => match value.split_once('?') {
-            Some((place, _)) => without_users(&format!("{head}{VALUE}{place}?...'{tail}")),
-            None => without_users(line),
-        },
-        _ => without_users(line),
-    }
+    without_users(&without_query(line).unwrap_or_else(|| line.to_owned()))
+}
+
+/// Replaces the query of a URL that is a wrong value; `None` if there is none.
+fn without_query(line: &str) -> Option<String> {
+    let (head, rest) = line.split_once(VALUE)?;
+    let (value, tail) = rest.split_once('\'')?;
+    let (place, _) = value.split_once('?').filter(|_| value.contains("://"))?;
+    Some(format!("{head}{VALUE}{place}?...'{tail}"))
 }
 
 /// Replaces the users of URLs, which may have a password. Standard error may go to a log.

@@ -123,7 +123,7 @@ pub(crate) fn append(
     Ok((file, layout))
 }
 
-/// Ends the lane's segment and queues it for eviction, whose thread frees the unused bytes.
+/// Ends the lane's segment and queues it for eviction. The eviction thread frees the unused bytes.
 pub(crate) fn seal(shared: &Shared, lane: &mut Lane) {
     let Some(file) = lane.current.take() else { return };
     if lane.tail == FILE_HEADER_BYTES {

@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(ids(&nats), ["0:4", "4:4"]);
         assert_eq!(nats.messages[0].note_sent(), 4);
         assert_eq!(nats.messages[0].note_sent(), 0, "it has the same identifier");
-        // It was refused: only its first sending was a repetition.
+        // A refused message is not counted again.
         (nats.messages[0].is_unknown, nats.messages[0].too_long) = (false, Some(MAX_MSG_SIZE));
         nats.messages[1].too_long = Some(MAX_MSG_SIZE);
         nats.split(&batch, &mut work, usize::MAX);

@@ -88,7 +88,7 @@ impl Decoders {
     }
 }
 
-/// Returns zero for each field whose zeros are not in a message.
+/// Returns zero for each field of a number: a message may leave it out.
 fn zeros(definition: &str) -> impl Iterator<Item = (String, String)> {
     let fields = definition.lines().filter_map(|line| line.strip_prefix("  uint"));
     let name = |field: &str| camel_case(field.split(' ').nth(1).unwrap());

@@ -16,7 +16,7 @@ pub(crate) struct Endpoint {
     /// Host name, or address without brackets.
     pub(crate) host: Box<str>,
     pub(crate) port: u16,
-    /// Whether the collector is reached over TLS.
+    /// True if the collector needs TLS.
     pub(crate) is_tls: bool,
     /// Value of Host.
     pub(crate) authority: Box<str>,

@@ -9,7 +9,7 @@ use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_
 /// as soon as a file is parsed. In huge pages of 2 MiB the gaps stay resident. Buffers of the data
 /// path are allocated later, in huge pages.
 pub(super) struct SmallPages {
-    /// Whether the process had no huge pages before.
+    /// True if huge pages were disabled before.
     were_disabled: bool,
 }
 

@@ -274,7 +274,7 @@ fn invalid(error: rustls::Error) -> io::Error {
 /// Writer for the records of rustls.
 struct Wire<'a, 'c> {
     tcp: &'a mut TcpStream,
-    /// Task that is to be woken when the socket takes more, if it takes nothing now.
+    /// Task to wake when a full socket has room again.
     context: Option<&'a mut Context<'c>>,
 }
 
