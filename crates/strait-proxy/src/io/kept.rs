@@ -1,5 +1,5 @@
-//! Memory that a thread keeps for reuse: new memory costs as much as a copy of its bytes, because it
-//! is cleared, and is not in the processor's cache.
+//! Memory that a thread keeps for reuse: new memory costs as much as a copy of its bytes, because
+//! it is cleared, and is not in the processor's cache.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
