@@ -113,6 +113,35 @@ pub struct PacketRef<'a> {
     pub link_type: u32,
 }
 
+/// Packets that are complete in the read buffer of a [`FileReader`].
+pub(crate) struct Buffered<'a> {
+    name: &'a str,
+    decoder: &'a mut Decoder,
+    buffer: &'a [u8],
+    start: &'a mut usize,
+    packet_offset: &'a mut u64,
+}
+
+impl<'a> Buffered<'a> {
+    /// Returns the path, or `standard input`.
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
+    /// Returns the next packet, or `None` before an incomplete block and one without a packet.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<PacketRef<'a>>, FileError> {
+        let offset = self.decoder.offset();
+        let decoded = self.decoder.packet(&self.buffer[*self.start..]);
+        let Some((consumed, packet, linktype)) = decoded.map_err(|error| describe(self.name, error))? else {
+            return Ok(None);
+        };
+        *self.start += consumed;
+        *self.packet_offset = offset;
+        Ok(Some(lend(packet, linktype)))
+    }
+}
+
 /// Interface that the file describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInterface {
@@ -194,7 +223,7 @@ impl FileReader {
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend from itself")]
     pub fn next(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
         self.advance(Pipe::Block)?;
-        self.lend_first()
+        self.buffered().next()
     }
 
     /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet,
@@ -202,8 +231,28 @@ impl FileReader {
     pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
         match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Ok(Poll::Pending),
-            _ => self.lend_first().map(Poll::Ready),
+            _ => self.buffered().next().map(Poll::Ready),
         }
+    }
+
+    /// Reads like [`FileReader::try_next`] until a packet is complete in the buffer. Returns false at
+    /// the end of the file.
+    pub(crate) fn try_fill(&mut self) -> Result<Poll<bool>, FileError> {
+        Ok(match self.advance(Pipe::NonBlocking)? {
+            Front::Pending => Poll::Pending,
+            front => Poll::Ready(front == Front::Packet),
+        })
+    }
+
+    /// Lends the packets that are complete in the buffer.
+    pub(crate) fn buffered(&mut self) -> Buffered<'_> {
+        let Self { name, decoder, buffer, start, end, packet_offset, .. } = self;
+        Buffered { name, decoder, buffer: &buffer[..*end], start, packet_offset }
+    }
+
+    /// Returns the number of bytes that are read and not decoded.
+    pub(crate) fn buffered_bytes(&self) -> usize {
+        self.end - self.start
     }
 
     /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` has passed.
@@ -219,20 +268,6 @@ impl FileReader {
                 Front::Other => self.store_block()?,
                 front => return Ok(front),
             }
-        }
-    }
-
-    /// Lends the packet at the start of the buffer, if there is one.
-    fn lend_first(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
-        let offset = self.decoder.offset();
-        let step = self.decoder.step(&self.buffer[self.start..self.end]);
-        match step.map_err(|error| describe(&self.name, error))? {
-            Step::Record { consumed, record: Record::Packet { packet, linktype } } => {
-                self.start += consumed;
-                self.packet_offset = offset;
-                Ok(Some(lend(packet, linktype)))
-            }
-            _ => Ok(None),
         }
     }
 
@@ -302,8 +337,7 @@ impl FileReader {
     pub fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         let skipped = offset.saturating_sub(self.decoder.offset());
         self.decoder.skip(skipped);
-        let buffered = (self.end - self.start) as u64;
-        if skipped <= buffered {
+        if skipped <= self.buffered_bytes() as u64 {
             self.start += skipped as usize;
             return Ok(());
         }

@@ -6,7 +6,7 @@
 
 use crate::bytes::array;
 use crate::error::Error;
-use crate::record::Record;
+use crate::record::{LinkType, Packet, Record};
 use crate::{pcap, pcapng};
 
 /// Result of one call of [`Decoder::step`].
@@ -119,6 +119,24 @@ impl Decoder {
             Some(record) => Step::Record { consumed, record },
             None => Step::Skipped { consumed },
         })
+    }
+
+    /// Decodes the packet at the start of `input`, the bytes from [`Decoder::offset`] on. Returns it
+    /// with the number of bytes to drop, or `None` for a block that is incomplete or has no packet,
+    /// which [`Decoder::step`] takes.
+    ///
+    /// An error consumes nothing: the next call returns it again.
+    pub fn packet<'a>(&mut self, input: &'a [u8]) -> Result<Option<(usize, Packet<'a>, LinkType)>, Error> {
+        let Peek::Packet(consumed) = self.peek(input)? else { return Ok(None) };
+        let block = &input[..consumed];
+        let record = match &mut self.state {
+            State::Start => None,
+            State::Pcap(file) => Some(file.decode(block)),
+            State::Pcapng(file) => file.decode(block, self.offset)?,
+        };
+        let Some(Record::Packet { packet, linktype }) = record else { return Ok(None) };
+        self.offset += consumed as u64;
+        Ok(Some((consumed, packet, linktype)))
     }
 
     /// Checks that the file may end here, with the unconsumed bytes `rest`. Otherwise returns

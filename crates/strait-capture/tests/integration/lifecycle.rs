@@ -398,7 +398,7 @@ fn file_is_not_read_further_after_the_session_stopped() {
         let mut lane = session.take_lanes().remove(0);
         let deadline = Instant::now() + Duration::from_secs(10);
         for _ in 0..borrowed {
-            assert_eq!(lane.next_batch(deadline).unwrap().unwrap().frames().count(), 1);
+            assert_eq!(lane.next_batch_of(1, deadline).unwrap().unwrap().frames().count(), 1);
         }
         session.stop().unwrap();
         assert!(lane.next_batch(deadline).unwrap().is_none(), "{filter}");

@@ -23,8 +23,6 @@ use crate::sink::Sink;
 const WORKERS_MAX: usize = 16;
 /// Interval at which progress is drawn.
 const TICK: Duration = Duration::from_millis(100);
-/// Packets after which a worker reports its progress and looks for a signal.
-const STEP_PACKETS: u64 = 1024;
 /// Maximum number of printed failures.
 const FAILURES_MAX: usize = 10;
 
@@ -247,11 +245,9 @@ impl<'a> Worker<'a> {
 
     fn read_lane(&mut self, session: &mut Session, lane: &mut Lane) -> Result<(), Error> {
         let Self { reading, tables, remaining, .. } = self;
-        let (mut before, mut packets) = (0, 0);
+        let mut before = 0;
         loop {
             let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? else { break };
-            let is_due = batch.is_empty() || packets % STEP_PACKETS == 0;
-            packets += 1;
             let taken = batch.try_each(usize::MAX, |frame| {
                 tables.take(frame).map_err(Some)?;
                 take_one(remaining)
@@ -262,11 +258,9 @@ impl<'a> Worker<'a> {
                 Err(None) => break,
                 Err(Some(error)) => return Err(error),
             }
-            if is_due {
-                reading.advance(lane, &mut before);
-                if reading.is_over() {
-                    session.stop()?;
-                }
+            reading.advance(lane, &mut before);
+            if reading.is_over() {
+                session.stop()?;
             }
         }
         reading.advance(lane, &mut before);

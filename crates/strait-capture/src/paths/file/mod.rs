@@ -1,7 +1,8 @@
 //! The `file` path: a capture file that is read like an interface, with the filter language and the
 //! ledger of the other paths.
 //!
-//! A frame is copied once, out of the read buffer: reading the next block may move that buffer.
+//! A batch lends the packets that are complete in the read buffer, into which the kernel has copied
+//! them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,33 +16,28 @@ use strait_ledger::Capture;
 use crate::booking::Copies;
 use crate::error::Error;
 use crate::extra::ExtraBlocks;
-use crate::file::{FileError, FileReader};
+use crate::file::{Buffered, FileError, FileReader, PacketRef};
 use crate::filter;
-use crate::frame::{Direction, Frame};
+use crate::frame::Frame;
 use crate::paths::engine::{self, Lend, Lent};
 use crate::wait::{Step, Wakers};
 
-/// Maximum number of packets that the filter rejects before the lane looks for a signal.
-const REJECTED_MAX: u32 = 4096;
+/// Least size of a packet with its header in a file: pcap's record, pcapng's simple packet block.
+const RECORD_BYTES_MIN: usize = 16;
 
-/// File, filter and the frame to be lent next.
+/// File and filter.
 pub(crate) struct Engine {
     reader: FileReader,
     /// Link type that the filter was compiled for.
     link_type: u32,
     program: Program,
+    /// Result of a program that always returns the same value. It need not be run.
+    constant: Option<u32>,
     received: u64,
     filtered: u64,
-    current: Option<Header>,
-    bytes: Vec<u8>,
+    /// Error after the packets that were lent.
+    failure: Option<Error>,
     ended: bool,
-}
-
-struct Header {
-    wire_len: u32,
-    timestamp_ns: u64,
-    interface: u32,
-    direction: Direction,
 }
 
 impl Engine {
@@ -57,11 +53,11 @@ impl Engine {
         Ok(Self {
             reader,
             link_type,
+            constant: program.constant(),
             program,
             received: 0,
             filtered: 0,
-            current: None,
-            bytes: Vec::new(),
+            failure: None,
             ended: false,
         })
     }
@@ -79,48 +75,24 @@ impl Engine {
 impl Lend for Engine {
     type Batch<'a> = Batch<'a>;
 
-    /// Reads up to the next frame that the filter matches. Returns false at the end of the file, if
-    /// a pipe has no more bytes yet, after many rejected packets, and after the session was stopped
-    /// (`stopping`).
+    /// Reads until a packet is complete in the buffer. Returns false at the end of the file, if a
+    /// pipe has no more bytes yet, and after the session was stopped (`stopping`).
     fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
-        let rejected = self.filtered;
-        while self.filtered - rejected < u64::from(REJECTED_MAX)
-            && self.current.is_none()
-            && !self.ended
-            && !stopping.load(Ordering::Acquire)
-        {
-            // After an error there is nothing more to read.
-            self.ended = true;
-            let next = self.reader.try_next()?;
-            self.ended = matches!(next, Poll::Ready(None));
-            let Poll::Ready(Some(packet)) = next else { break };
-            if packet.link_type != self.link_type {
-                self.ended = true;
-                let (first, link_type) = (self.link_type, packet.link_type);
-                let file = self.reader.name().to_owned();
-                return Err(FileError::LinkTypes { file, first, link_type }.into());
-            }
-            self.received += 1;
-            let metadata = Metadata { wire_len: packet.wire_len, ..Metadata::default() };
-            let limit = self.program.run(packet.bytes, &metadata) as usize;
-            if limit == 0 {
-                self.filtered += 1;
-                continue;
-            }
-            self.bytes.clear();
-            self.bytes.extend_from_slice(&packet.bytes[..packet.bytes.len().min(limit)]);
-            self.current = Some(Header {
-                wire_len: packet.wire_len,
-                timestamp_ns: packet.timestamp_ns,
-                interface: packet.interface,
-                direction: packet.direction,
-            });
+        if self.ended || stopping.load(Ordering::Acquire) {
+            return Ok(false);
         }
-        Ok(self.current.is_some() && !stopping.load(Ordering::Acquire))
+        // After an error there is nothing more to read.
+        self.ended = true;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let filled = self.reader.try_fill()?;
+        self.ended = filled == Poll::Ready(false);
+        Ok(filled == Poll::Ready(true))
     }
 
-    fn take(&mut self, _limit: usize) -> Batch<'_> {
-        Batch { header: self.current.take(), bytes: &self.bytes }
+    fn take(&mut self, limit: usize) -> Batch<'_> {
+        Batch { engine: self, left: limit }
     }
 }
 
@@ -150,7 +122,6 @@ impl engine::Engine for Engine {
     fn account(&mut self, account: &mut Capture, _discarded: u64) -> Result<(), Error> {
         account.received = self.received;
         account.filtered = self.filtered;
-        account.lost.unread = u64::from(self.current.is_some());
         Ok(())
     }
 
@@ -169,10 +140,11 @@ impl engine::Engine for Engine {
     }
 }
 
-/// At most one frame of a file.
+/// Packets in the read buffer. Those that are left when it drops are lent again.
 pub(crate) struct Batch<'a> {
-    header: Option<Header>,
-    bytes: &'a [u8],
+    engine: &'a mut Engine,
+    /// Maximum number of frames to lend.
+    left: usize,
 }
 
 impl Lent for Batch<'_> {
@@ -181,37 +153,102 @@ impl Lent for Batch<'_> {
     where
         Self: 'b;
 
+    /// Returns the number of the shortest packets that fit into the bytes of the buffer.
     fn len(&self) -> usize {
-        usize::from(self.header.is_some())
+        self.left.min(self.engine.reader.buffered_bytes() / RECORD_BYTES_MIN)
     }
 
     fn frames(&mut self) -> Frames<'_> {
-        Frames { header: self.header.take(), bytes: self.bytes }
+        let Engine { reader, link_type, program, constant, received, filtered, failure, .. } =
+            &mut *self.engine;
+        Frames {
+            packets: reader.buffered(),
+            filter: Filter { link_type: *link_type, program, constant: *constant },
+            received,
+            filtered,
+            failure,
+            left: &mut self.left,
+        }
+    }
+}
+
+/// Filter of a file.
+struct Filter<'a> {
+    link_type: u32,
+    program: &'a Program,
+    constant: Option<u32>,
+}
+
+impl Filter<'_> {
+    /// Returns the part of a packet to lend; none if it does not match.
+    #[inline]
+    fn matched<'b>(&self, packet: &PacketRef<'b>) -> Option<&'b [u8]> {
+        let limit = self.constant.unwrap_or_else(|| {
+            let metadata = Metadata { wire_len: packet.wire_len, ..Metadata::default() };
+            self.program.run(packet.bytes, &metadata)
+        });
+        (limit > 0).then(|| &packet.bytes[..packet.bytes.len().min(limit as usize)])
     }
 }
 
 /// Iterator over the frames of a [`Batch`].
 pub(crate) struct Frames<'a> {
-    header: Option<Header>,
-    bytes: &'a [u8],
+    packets: Buffered<'a>,
+    filter: Filter<'a>,
+    received: &'a mut u64,
+    filtered: &'a mut u64,
+    failure: &'a mut Option<Error>,
+    left: &'a mut usize,
+}
+
+impl<'a> Frames<'a> {
+    /// Returns the next packet of the buffer, or `None` also after an error, which is kept.
+    #[inline]
+    fn packet(&mut self) -> Option<PacketRef<'a>> {
+        if *self.left == 0 || self.failure.is_some() {
+            return None;
+        }
+        match self.packets.next() {
+            Ok(Some(packet)) if packet.link_type != self.filter.link_type => {
+                let (first, link_type) = (self.filter.link_type, packet.link_type);
+                let file = self.packets.name().to_owned();
+                *self.failure = Some(FileError::LinkTypes { file, first, link_type }.into());
+                None
+            }
+            Ok(packet) => packet,
+            Err(error) => {
+                *self.failure = Some(error.into());
+                None
+            }
+        }
+    }
 }
 
 impl<'a> Iterator for Frames<'a> {
     type Item = Frame<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Frame<'a>> {
-        let header = self.header.take()?;
-        Some(Frame {
-            bytes: self.bytes,
-            wire_len: header.wire_len,
-            timestamp_ns: header.timestamp_ns,
-            interface: header.interface,
-            queue: 0,
-            vlan: None,
-            direction: header.direction,
-            rx_hash: 0,
-            hardware_ns: 0,
-            owner: 0,
-        })
+        loop {
+            let packet = self.packet()?;
+            *self.received += 1;
+            let Some(bytes) = self.filter.matched(&packet) else {
+                *self.filtered += 1;
+                continue;
+            };
+            *self.left -= 1;
+            return Some(Frame {
+                bytes,
+                wire_len: packet.wire_len,
+                timestamp_ns: packet.timestamp_ns,
+                interface: packet.interface,
+                queue: 0,
+                vlan: None,
+                direction: packet.direction,
+                rx_hash: 0,
+                hardware_ns: 0,
+                owner: 0,
+            });
+        }
     }
 }
