@@ -1,6 +1,6 @@
 //! One flow: its key, its counts, and what its TCP headers show.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use strait_packet::tcp::flags::{ACK, FIN, RST, SYN};
 
@@ -11,72 +11,119 @@ use crate::headers::{Headers, Internet, Tcp};
 /// measured, as in Wireshark.
 const REORDER_NS: u64 = 3_000_000;
 
-/// Endpoints of a flow, the smaller one first, with protocol and VLAN.
+/// Endpoints of a flow, the smaller one first, with protocol and VLAN. In words, which are compared
+/// and hashed faster than fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    addresses: [IpAddr; 2],
-    /// Ports; type and code of ICMP; none for fragments and other protocols.
-    ports: Option<[u16; 2]>,
-    protocol: u8,
-    vlan: Option<u16>,
+    /// Addresses; an IPv4 address is in the lower half of the second word.
+    addresses: [[u64; 2]; 2],
+    /// Ports in the lower half, protocol, VLAN, and the bits below.
+    rest: u64,
 }
+
+/// Position of the protocol in the rest of a key.
+const PROTOCOL: u32 = 32;
+/// Position of the VLAN identifier.
+const VLAN: u32 = 40;
+/// The flow has a VLAN identifier.
+const HAS_VLAN: u64 = 1 << 56;
+/// It has ports, or type and code of ICMP: fragments and other protocols have none.
+const HAS_PORTS: u64 = 1 << 57;
+/// The addresses are those of IPv6.
+const IS_IPV6: u64 = 1 << 58;
 
 impl Key {
     /// Returns the key of a packet, and true if its source is the second endpoint.
     pub(super) fn of(headers: &Headers) -> Option<(Self, bool)> {
-        let Internet { source, destination, protocol, fragment_offset, .. } = headers.internet?;
-        let vlan = headers.vlan;
-        if let Some([kind, code]) = headers.icmp.filter(|_| fragment_offset.is_none()) {
-            // Requests and responses of ICMP are flows of their own: their types differ.
-            let ports = Some([kind.into(), code.into()]);
-            return Some((Self { addresses: [source, destination], ports, protocol, vlan }, false));
+        let Internet { source, destination, protocol, fragment_offset, .. } = headers.internet.as_ref()?;
+        let mut rest = u64::from(*protocol) << PROTOCOL;
+        rest |= headers.vlan.map_or(0, |vlan| u64::from(vlan) << VLAN | HAS_VLAN);
+        rest |= if source.is_ipv6() { IS_IPV6 } else { 0 };
+        let ends = [words(source), words(destination)];
+        if fragment_offset.is_some() {
+            // Later fragments have no ports: all fragments of a packet are in one flow.
+            let is_swapped = ends[0] > ends[1];
+            return Some((Self::between(ends, [0, 0], is_swapped, rest), is_swapped));
         }
-        // Later fragments have no ports: all fragments of a packet are in one flow.
-        let ports = headers.ports.filter(|_| fragment_offset.is_none());
-        let [source_port, destination_port] = ports.unwrap_or_default();
-        let is_swapped = (source, source_port) > (destination, destination_port);
-        let swap = |[one, other]: [IpAddr; 2]| if is_swapped { [other, one] } else { [one, other] };
-        let ports = ports.map(|[one, other]| if is_swapped { [other, one] } else { [one, other] });
-        Some((Self { addresses: swap([source, destination]), ports, protocol, vlan }, is_swapped))
+        if let Some([kind, code]) = headers.icmp {
+            // Requests and responses of ICMP are flows of their own: their types differ.
+            let ports = [kind.into(), code.into()];
+            return Some((Self::between(ends, ports, false, rest | HAS_PORTS), false));
+        }
+        let ports = headers.ports.unwrap_or_default();
+        rest |= if headers.ports.is_some() { HAS_PORTS } else { 0 };
+        let is_swapped = (ends[0], ports[0]) > (ends[1], ports[1]);
+        Some((Self::between(ends, ports, is_swapped, rest), is_swapped))
+    }
+
+    fn between([one, other]: [[u64; 2]; 2], ports: [u16; 2], is_swapped: bool, rest: u64) -> Self {
+        let ports = ports.map(u64::from);
+        if is_swapped {
+            Self { addresses: [other, one], rest: rest | ports[1] << 16 | ports[0] }
+        } else {
+            Self { addresses: [one, other], rest: rest | ports[0] << 16 | ports[1] }
+        }
+    }
+
+    fn addresses(&self) -> [IpAddr; 2] {
+        self.addresses.map(|[high, low]| {
+            if self.rest & IS_IPV6 == 0 {
+                Ipv4Addr::from_bits(low as u32).into()
+            } else {
+                Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).into()
+            }
+        })
+    }
+
+    fn ports(&self) -> Option<[u16; 2]> {
+        (self.rest & HAS_PORTS != 0).then_some([(self.rest >> 16) as u16, self.rest as u16])
+    }
+
+    fn protocol(&self) -> u8 {
+        (self.rest >> PROTOCOL) as u8
+    }
+
+    fn vlan(&self) -> Option<u16> {
+        (self.rest & HAS_VLAN != 0).then_some((self.rest >> VLAN) as u16)
     }
 
     pub(super) fn community_id(&self) -> String {
-        let [one, other] = self.addresses;
-        community_id::of(one, other, self.protocol, self.ports)
+        let [one, other] = self.addresses();
+        community_id::of(one, other, self.protocol(), self.ports())
     }
 
     pub(super) fn community_hash(&self) -> [u8; community_id::HASH_BYTES] {
-        let [one, other] = self.addresses;
-        community_id::hash(one, other, self.protocol, self.ports)
+        let [one, other] = self.addresses();
+        community_id::hash(one, other, self.protocol(), self.ports())
     }
 
     /// Multiplies halves of the key with each other, each changed by a random number.
     pub(super) fn hash(&self, seeds: [u64; 2]) -> u64 {
-        let ports = self.ports.map_or(1 << 32, |[one, other]| u64::from(one) << 16 | u64::from(other));
-        let rest = ports | u64::from(self.protocol) << 40 | u64::from(self.vlan.unwrap_or(u16::MAX)) << 48;
         let fold = |one: u64, other: u64| {
             let product = u128::from(one ^ seeds[0]) * u128::from(other ^ seeds[1]);
             (product >> 64) as u64 ^ product as u64
         };
-        match self.addresses {
-            [IpAddr::V4(one), IpAddr::V4(other)] => {
-                fold(u64::from(one.to_bits()) << 32 | u64::from(other.to_bits()), rest)
-            }
-            addresses => {
-                let half = |address| match address {
-                    IpAddr::V4(address) => fold(u64::from(address.to_bits()), u64::MAX),
-                    IpAddr::V6(address) => fold((address.to_bits() >> 64) as u64, address.to_bits() as u64),
-                };
-                fold(half(addresses[0]), half(addresses[1]).rotate_left(17) ^ rest)
-            }
+        let [one, other] = self.addresses;
+        if self.rest & IS_IPV6 == 0 {
+            return fold(one[1] << 32 | other[1], self.rest);
         }
+        fold(fold(one[0], one[1]), fold(other[0], other[1]).rotate_left(17) ^ self.rest)
+    }
+}
+
+/// Returns an address in words that are ordered like the addresses of its family.
+fn words(address: &IpAddr) -> [u64; 2] {
+    match address {
+        IpAddr::V4(address) => [0, address.to_bits().into()],
+        IpAddr::V6(address) => [(address.to_bits() >> 64) as u64, address.to_bits() as u64],
     }
 }
 
 /// Returns the TCP header of a whole packet. All fragments between two addresses are in one flow,
 /// whatever their connections are.
 fn tcp_of(headers: &Headers) -> Option<Tcp> {
-    headers.tcp.filter(|_| headers.internet.is_some_and(|internet| internet.fragment_offset.is_none()))
+    let is_whole = headers.internet.as_ref().is_some_and(|internet| internet.fragment_offset.is_none());
+    headers.tcp.filter(|_| is_whole)
 }
 
 /// Reason for the end of a flow, with the number of IPFIX's `flowEndReason`.
@@ -141,6 +188,8 @@ pub(super) struct Flow {
     pub(super) key: Key,
     pub(super) start_ns: u64,
     pub(super) last_ns: u64,
+    /// Time of the table at the last packet. Unlike the packet's own time, it ascends in the list.
+    pub(super) seen_ns: u64,
     /// True if the second endpoint of the key is the source.
     is_swapped: bool,
     /// Counts from the source, and from the destination.
@@ -191,6 +240,7 @@ impl Flow {
             key,
             start_ns: headers.time_ns,
             last_ns: headers.time_ns,
+            seen_ns: 0,
             is_swapped: is_swapped != is_response,
             sides: [Side::default(); 2],
             sequences: [Sequence::default(); 2],
@@ -223,7 +273,7 @@ impl Flow {
         self.start_ns = self.start_ns.min(headers.time_ns);
         self.last_ns = self.last_ns.max(headers.time_ns);
         let from = usize::from(is_swapped != self.is_swapped);
-        let Some(internet) = headers.internet else { return false };
+        let Some(internet) = headers.internet.as_ref() else { return false };
         let side = &mut self.sides[from];
         side.packets += 1;
         side.octets += u64::from(internet.length);
@@ -306,17 +356,18 @@ impl Flow {
     }
 
     pub(super) fn row(&self, reason: EndReason) -> FlowRow {
-        let Key { addresses: [one, other], ports, protocol, vlan } = self.key;
+        let [one, other] = self.key.addresses();
         let (source, destination) = if self.is_swapped { (other, one) } else { (one, other) };
-        let ports = ports.map(|[one, other]| if self.is_swapped { [other, one] } else { [one, other] });
+        let ports =
+            self.key.ports().map(|[one, other]| if self.is_swapped { [other, one] } else { [one, other] });
         FlowRow {
             start_ns: self.start_ns,
             end_ns: self.last_ns,
             source,
             destination,
             ports,
-            protocol,
-            vlan,
+            protocol: self.key.protocol(),
+            vlan: self.key.vlan(),
             sides: self.sides,
             handshake_ns: self.handshake_ns(),
             reason,

@@ -67,16 +67,26 @@ pub fn community_id_of(packet: &Packet<'_>) -> Option<String> {
     Key::of(&Headers::of(packet)).map(|(key, _)| key.community_id())
 }
 
-/// Flow in the list by its last packet.
+/// Flows, and beside them their places in the list, so that neighbours in it share the cache.
 #[derive(Debug)]
-struct Slot {
-    flow: Flow,
+struct Chunk {
+    flows: Vec<Flow>,
+    places: Vec<Place>,
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Self { flows: Vec::with_capacity(CHUNK), places: Vec::with_capacity(CHUNK) }
+    }
+}
+
+/// Place of a flow in the list by the last packet.
+#[derive(Debug)]
+struct Place {
     /// Flow whose last packet is older.
     older: u32,
-    /// Flow whose last packet is newer; of a free slot, the next free one.
+    /// Flow whose last packet is newer; of a free place, the next free one.
     newer: u32,
-    /// Time of the table at the last packet. Unlike the packet's own time, it ascends in the list.
-    seen_ns: u64,
 }
 
 /// Flows that have not ended.
@@ -84,7 +94,7 @@ struct Slot {
 pub struct FlowTable {
     limits: FlowLimits,
     numbers: HashTable<u32>,
-    chunks: Vec<Vec<Slot>>,
+    chunks: Vec<Chunk>,
     free: u32,
     oldest: u32,
     newest: u32,
@@ -156,28 +166,29 @@ impl FlowTable {
         self.expire(headers.time_ns, EXPIRED_MAX, ended);
         let Some((key, is_swapped)) = Key::of(headers) else { return };
         let hash = key.hash(self.seeds);
-        let found =
-            self.numbers.find(hash, |number| self.slot(*number).is_some_and(|slot| slot.flow.key == key));
+        let found = self
+            .numbers
+            .find(hash, |number| flow_in(&self.chunks, *number).is_some_and(|flow| flow.key == key));
         let number = match found.copied() {
             Some(number) => {
                 if let Some(reason) = self.end_before(number, headers) {
                     self.end(number, reason, ended);
                     self.insert(key, hash, is_swapped, headers, ended)
                 } else {
-                    self.unlink(number);
+                    self.make_newest(number);
                     number
                 }
             }
             None => self.insert(key, hash, is_swapped, headers, ended),
         };
-        self.link_newest(number);
-        let active_ns = self.limits.active_ns;
-        let Some(slot) = self.slot_mut(number) else { return };
-        if headers.time_ns.saturating_sub(slot.flow.start_ns) >= active_ns && slot.flow.has_packets() {
-            ended.push(slot.flow.row(EndReason::Active));
-            slot.flow.restart(headers);
+        let (active_ns, now_ns) = (self.limits.active_ns, self.clock.now);
+        let Some(flow) = self.flow_mut(number) else { return };
+        flow.seen_ns = now_ns;
+        if headers.time_ns.saturating_sub(flow.start_ns) >= active_ns && flow.has_packets() {
+            ended.push(flow.row(EndReason::Active));
+            flow.restart(headers);
         }
-        if slot.flow.take(headers, is_swapped) {
+        if flow.take(headers, is_swapped) {
             self.end(number, EndReason::Detected, ended);
         }
     }
@@ -202,8 +213,8 @@ impl FlowTable {
     }
 
     fn is_oldest_idle(&self) -> bool {
-        let is_idle = |slot: &Slot| self.clock.now.saturating_sub(slot.seen_ns) >= self.limits.idle_ns;
-        self.slot(self.oldest).is_some_and(is_idle)
+        let is_idle = |flow: &Flow| self.clock.now.saturating_sub(flow.seen_ns) >= self.limits.idle_ns;
+        flow_in(&self.chunks, self.oldest).is_some_and(is_idle)
     }
 
     /// Ends the oldest flow; `reason` if it is not idle.
@@ -225,7 +236,7 @@ impl FlowTable {
 
     /// Returns the reason for which the flow has ended before this packet of its endpoints.
     fn end_before(&self, number: u32, headers: &Headers) -> Option<EndReason> {
-        let flow = &self.slot(number)?.flow;
+        let flow = flow_in(&self.chunks, number)?;
         // The time of one of both packets may be far in the future.
         if flow.has_packets() && headers.time_ns.abs_diff(flow.last_ns) >= self.limits.idle_ns {
             return Some(EndReason::Idle);
@@ -244,35 +255,31 @@ impl FlowTable {
         if self.numbers.len() >= self.limits.flows_max as usize {
             self.end_oldest(EndReason::LackOfResources, ended);
         }
-        let number = self.place(Slot {
-            flow: Flow::new(key, is_swapped, headers),
-            older: NONE,
-            newer: NONE,
-            seen_ns: 0,
-        });
+        let number = self.place(Flow::new(key, is_swapped, headers));
         let Self { numbers, chunks, seeds, .. } = self;
-        let key_hash = |number: &u32| slot_in(chunks, *number).map_or(0, |slot| slot.flow.key.hash(*seeds));
+        let key_hash = |number: &u32| flow_in(chunks, *number).map_or(0, |flow| flow.key.hash(*seeds));
         numbers.insert_unique(hash, number, key_hash);
+        self.link_newest(number);
         number
     }
 
-    /// Stores a slot in a free place or in a new one.
-    fn place(&mut self, slot: Slot) -> u32 {
+    /// Stores a flow in a free place or in a new one.
+    fn place(&mut self, flow: Flow) -> u32 {
         let free = self.free;
-        if let Some(place) = self.slot_mut(free) {
-            let next = place.newer;
-            *place = slot;
-            self.free = next;
+        if let Some(stored) = self.flow_mut(free) {
+            *stored = flow;
+            self.free = self.place_of(free).map_or(NONE, |place| place.newer);
             return free;
         }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+        if self.chunks.last().is_none_or(|chunk| chunk.flows.len() == CHUNK) {
+            self.chunks.push(Chunk::new());
         }
         let before = (self.chunks.len() - 1) * CHUNK;
         match self.chunks.last_mut() {
             Some(chunk) => {
-                chunk.push(slot);
-                (before + chunk.len() - 1) as u32
+                chunk.flows.push(flow);
+                chunk.places.push(Place { older: NONE, newer: NONE });
+                (before + chunk.flows.len() - 1) as u32
             }
             None => NONE,
         }
@@ -280,54 +287,65 @@ impl FlowTable {
 
     /// Removes a flow from the table and adds its row.
     fn end(&mut self, number: u32, reason: EndReason, ended: &mut Vec<FlowRow>) {
-        let Some(slot) = self.slot(number) else { return };
-        let (hash, row) = (slot.flow.key.hash(self.seeds), slot.flow.row(reason));
-        if slot.flow.has_packets() {
-            ended.push(row);
+        let Some(flow) = flow_in(&self.chunks, number) else { return };
+        let hash = flow.key.hash(self.seeds);
+        if flow.has_packets() {
+            ended.push(flow.row(reason));
         }
         if let Ok(entry) = self.numbers.find_entry(hash, |other| *other == number) {
             let _ = entry.remove();
         }
         self.unlink(number);
         let free = std::mem::replace(&mut self.free, number);
-        if let Some(slot) = self.slot_mut(number) {
-            slot.newer = free;
+        if let Some(place) = self.place_mut(number) {
+            place.newer = free;
+        }
+    }
+
+    /// Moves a flow to the end of the list. Packets of a flow often follow one another.
+    fn make_newest(&mut self, number: u32) {
+        if self.newest != number {
+            self.unlink(number);
+            self.link_newest(number);
         }
     }
 
     fn unlink(&mut self, number: u32) {
-        let Some((older, newer)) = self.slot(number).map(|slot| (slot.older, slot.newer)) else { return };
-        match self.slot_mut(older) {
-            Some(slot) => slot.newer = newer,
+        let Some(&Place { older, newer }) = self.place_of(number) else { return };
+        match self.place_mut(older) {
+            Some(place) => place.newer = newer,
             None => self.oldest = newer,
         }
-        match self.slot_mut(newer) {
-            Some(slot) => slot.older = older,
+        match self.place_mut(newer) {
+            Some(place) => place.older = older,
             None => self.newest = older,
         }
     }
 
     fn link_newest(&mut self, number: u32) {
         let newest = std::mem::replace(&mut self.newest, number);
-        match self.slot_mut(newest) {
-            Some(slot) => slot.newer = number,
+        match self.place_mut(newest) {
+            Some(place) => place.newer = number,
             None => self.oldest = number,
         }
-        let now_ns = self.clock.now;
-        if let Some(slot) = self.slot_mut(number) {
-            (slot.older, slot.newer, slot.seen_ns) = (newest, NONE, now_ns);
+        if let Some(place) = self.place_mut(number) {
+            *place = Place { older: newest, newer: NONE };
         }
     }
 
-    fn slot(&self, number: u32) -> Option<&Slot> {
-        slot_in(&self.chunks, number)
+    fn flow_mut(&mut self, number: u32) -> Option<&mut Flow> {
+        self.chunks.get_mut(number as usize / CHUNK)?.flows.get_mut(number as usize % CHUNK)
     }
 
-    fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
-        self.chunks.get_mut(number as usize / CHUNK)?.get_mut(number as usize % CHUNK)
+    fn place_of(&self, number: u32) -> Option<&Place> {
+        self.chunks.get(number as usize / CHUNK)?.places.get(number as usize % CHUNK)
+    }
+
+    fn place_mut(&mut self, number: u32) -> Option<&mut Place> {
+        self.chunks.get_mut(number as usize / CHUNK)?.places.get_mut(number as usize % CHUNK)
     }
 }
 
-fn slot_in(chunks: &[Vec<Slot>], number: u32) -> Option<&Slot> {
-    chunks.get(number as usize / CHUNK)?.get(number as usize % CHUNK)
+fn flow_in(chunks: &[Chunk], number: u32) -> Option<&Flow> {
+    chunks.get(number as usize / CHUNK)?.flows.get(number as usize % CHUNK)
 }
