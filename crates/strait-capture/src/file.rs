@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
+use strait_sys::mmap;
 
 use crate::compression::{Compression, Defect, SKIPPABLE_HEADER_BYTES};
 use crate::extra::ExtraBlocks;
@@ -22,6 +23,8 @@ use source::{Filled, Pipe, Source, SourceError};
 /// Bytes read at once. The buffer grows only for a longer block, to that block's length; the
 /// decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
 const READ_BYTES: usize = 256 << 10;
+/// Bytes of a cache line. A packet's headers are in two of them.
+const CACHE_LINE: usize = 64;
 /// Maximum number of bytes kept of an interface's name.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -138,6 +141,11 @@ impl<'a> Buffered<'a> {
         };
         *self.start += consumed;
         *self.packet_offset = offset;
+        // The kernel has copied the bytes, which are in no near cache.
+        if let Some(next) = self.buffer.get(*self.start..) {
+            mmap::prefetch(next.as_ptr());
+            mmap::prefetch(next.as_ptr().wrapping_add(CACHE_LINE));
+        }
         Ok(Some(lend(packet, linktype)))
     }
 }
