@@ -28,6 +28,7 @@ pub enum Network<'a> {
 
 /// Parses `frame` down to its network header: the tags with the payload after them, and the header
 /// of that payload. Fails if one of the headers is cut or malformed.
+#[inline]
 pub fn network(frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     let ethernet = Ethernet::parse(frame)?;
     parse_payload(ethernet.ether_type(), ethernet.payload())
@@ -35,6 +36,7 @@ pub fn network(frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
 
 /// Like [`network`], for a frame of `link_type`, one of [`link_type`]: cooked packets and plain IP
 /// too.
+#[inline]
 pub fn network_on(link_type: u16, frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     if link_type == link_type::ETHERNET {
         return network(frame);
@@ -63,6 +65,7 @@ pub(crate) fn header_without_addresses(link_type: u16, frame: &[u8]) -> Option<(
 }
 
 /// Parses the payload of type `ether_type`.
+#[inline]
 fn parse_payload(ether_type: u16, payload: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     let untagged = Untagged::parse(ether_type, payload)?;
     let network = match untagged.ether_type() {

@@ -37,7 +37,7 @@ pub struct Packet<'a> {
 }
 
 /// Fields of one packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Nanoseconds since the epoch.
     pub time_ns: u64,
@@ -112,46 +112,35 @@ pub struct Tcp {
 impl Headers {
     /// Reads the headers of a packet.
     pub fn of(packet: &Packet<'_>) -> Self {
-        Self::with_segment(packet).0
+        let mut headers = Self::default();
+        headers.read(packet);
+        headers
     }
 
-    /// Reads the headers of a packet, and returns with them the transport header and its payload;
-    /// nothing if there is no IP header.
-    pub(crate) fn with_segment<'a>(packet: &Packet<'a>) -> (Self, &'a [u8]) {
-        let mut headers = Self {
-            time_ns: packet.time_ns,
-            length: packet.wire_len,
-            captured_length: packet.bytes.len() as u32,
-            interface: packet.interface,
-            lane: packet.lane,
-            direction: packet.direction,
-            frame_at: 0,
-            owner: None,
-            macs: None,
-            ether_type: None,
-            vlan: None,
-            inner_vlan: None,
-            internet: None,
-            ports: None,
-            tcp: None,
-            icmp: None,
-        };
+    /// Reads the headers of a packet into new ones, in place, as a copy costs as much as a parse. Returns
+    /// the transport header and its payload; nothing if there is no IP header.
+    pub(crate) fn read<'a>(&mut self, packet: &Packet<'a>) -> &'a [u8] {
+        self.time_ns = packet.time_ns;
+        self.length = packet.wire_len;
+        self.captured_length = packet.bytes.len() as u32;
+        self.interface = packet.interface;
+        self.lane = packet.lane;
+        self.direction = packet.direction;
         let is_ethernet = packet.link_type == link_type::ETHERNET;
         if is_ethernet && let Some((destination, rest)) = packet.bytes.split_first_chunk() {
-            headers.macs = rest.first_chunk().map(|source| [*source, *destination]);
+            self.macs = rest.first_chunk().map(|source| [*source, *destination]);
         }
-        let segment = match network_on(packet.link_type, packet.bytes) {
+        match network_on(packet.link_type, packet.bytes) {
             Ok((untagged, network)) => {
-                headers.set_link(&untagged);
-                headers.set_network(&network)
+                self.set_link(&untagged);
+                self.set_network(&network)
             }
             Err(_) if is_ethernet => {
-                headers.set_cut_link(packet.bytes);
+                self.set_cut_link(packet.bytes);
                 &[]
             }
             Err(_) => &[],
-        };
-        (headers, segment)
+        }
     }
 
     fn set_link(&mut self, untagged: &Untagged<'_>) {

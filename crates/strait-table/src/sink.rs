@@ -281,24 +281,19 @@ impl TableSink {
     /// The thread has failed, which is checked once a block.
     #[inline]
     pub fn push(&mut self, packet: &Packet<'_>) -> Result<(), TableError> {
-        let (mut headers, segment) = Headers::with_segment(packet);
+        let Block { packets, extras, messages, message_bytes } = &mut self.block;
+        let headers = packets.push_mut(Headers::default());
+        let segment = headers.read(packet);
         if let Some(frame_bytes) = self.extras {
-            self.block.extras.push(packet, frame_bytes, &mut headers);
+            extras.push(packet, frame_bytes, headers);
         }
-        self.block.packets.push(headers);
         if self.assembly.is_needed() {
-            self.assemble(&headers, segment);
+            let before = messages.len();
+            self.assembly.take(headers, segment, messages);
+            let added = messages.iter().skip(before);
+            *message_bytes += added.map(Message::memory_bytes).sum::<usize>();
         }
         if self.block.is_full() { self.send_block(self.waits) } else { Ok(()) }
-    }
-
-    /// Adds the messages that the packet completes.
-    fn assemble(&mut self, headers: &Headers, segment: &[u8]) {
-        let block = &mut self.block;
-        let before = block.messages.len();
-        self.assembly.take(headers, segment, &mut block.messages);
-        let added = block.messages.iter().skip(before);
-        block.message_bytes += added.map(Message::memory_bytes).sum::<usize>();
     }
 
     /// Sends an incomplete block if its packets have waited long enough. Call it when no packet is

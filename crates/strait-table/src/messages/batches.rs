@@ -40,7 +40,8 @@ impl Batches for MessageBatches {
 
     /// Adds the messages that a packet completes.
     fn push(&mut self, packet: &Packet<'_>) {
-        let (headers, segment) = Headers::with_segment(packet);
+        let mut headers = Headers::default();
+        let segment = headers.read(packet);
         self.assembly.take(&headers, segment, &mut self.messages);
         for message in self.messages.drain(..) {
             match message.row() {
