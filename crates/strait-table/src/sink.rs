@@ -44,6 +44,8 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most 289 MiB
 /// for frames and messages.
 const QUEUE_BLOCKS: usize = 256;
+/// Blocks of the queue of a reader that waits: few, whose memory stays in the cache.
+const WAITING_BLOCKS: usize = 4;
 /// Maximum time for which packets wait in an incomplete block.
 const BLOCK_EVERY: Duration = Duration::from_millis(500);
 
@@ -236,8 +238,9 @@ impl TableSink {
         waits: bool,
         now_ns: u64,
     ) -> Self {
-        let (sender, tasks) = sync_channel(QUEUE_BLOCKS);
-        let (returned, empty) = sync_channel(QUEUE_BLOCKS);
+        let blocks = if waits { WAITING_BLOCKS } else { QUEUE_BLOCKS };
+        let (sender, tasks) = sync_channel(blocks);
+        let (returned, empty) = sync_channel(blocks);
         let shared = Arc::new(Mutex::new(Shared::default()));
         Self {
             sender: Some(sender),
