@@ -24,8 +24,12 @@ def fork(work, *arguments):
     return pid
 
 
+def family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def listener(address, port, reuse=False):
-    made = socket.socket()
+    made = socket.socket(family(address))
     if reuse:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.bind((address, port))
@@ -34,7 +38,7 @@ def listener(address, port, reuse=False):
 
 
 def datagrams(address, port, reuse=False):
-    made = socket.socket(type=socket.SOCK_DGRAM)
+    made = socket.socket(family(address), socket.SOCK_DGRAM)
     made.settimeout(20)
     if reuse:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

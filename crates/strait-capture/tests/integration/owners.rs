@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -260,11 +260,9 @@ fn packets_to_other_hosts_and_vlans_have_no_owner() {
 #[test]
 fn ipv6_sockets_without_an_address_own_packets_to_this_host_only() {
     let Some(wire) = Wire::builder().ipv4().ipv6().or_skip() else { return };
-    let (udp, tcp) = wire.right().run(|| {
-        let any = (Ipv6Addr::UNSPECIFIED, 0);
-        (UdpSocket::bind(any).unwrap(), TcpListener::bind(any).unwrap())
-    });
-    let [to_udp, to_tcp] = [udp.local_addr(), tcp.local_addr()].map(|address| address.unwrap().port());
+    // Processes of their own: while a thread of this one starts a child, both have its sockets.
+    let [udp, tcp] = ["udp", "greeting"].map(|role| Server::start_at(&wire, role, "::"));
+    let [to_udp, to_tcp] = [&udp, &tcp].map(|server| server.port.parse::<u16>().unwrap());
     let IpAddr::V6(own) = wire.right().ipv6() else { panic!("an IPv6 address") };
     let elsewhere = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
     let datagram = |to: u16| [4000, to, 12, 0, 0, 0];
@@ -282,8 +280,8 @@ fn ipv6_sockets_without_an_address_own_packets_to_this_host_only() {
     };
     let received = seen.iter().filter(|packet| !packet.sent && packet.flow.source.port == 4000);
     let owners: Vec<_> = received.map(|packet| packet.owner).collect();
-    let this = Some(std::process::id());
-    assert_eq!(owners, [this, this, this, None, None, None]);
+    let [udp, tcp] = [udp, tcp].map(|server| Some(server.process.id()));
+    assert_eq!(owners, [udp, tcp, udp, None, None, None]);
 }
 
 /// With a filter that rejects its first packet, a connection has no owner of an earlier one.
