@@ -9,3 +9,4 @@ mod engines;
 mod files;
 mod interface;
 mod rig;
+mod versions;

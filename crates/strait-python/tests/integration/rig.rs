@@ -58,10 +58,14 @@ pub(crate) fn program<'a>(launch: Launch<'a>, name: &str, arguments: &[&str]) ->
 /// Returns the directory of a package in an environment of `scripts/setup-programs`, for
 /// `PYTHONPATH`, or skips the test if it is not installed.
 pub(crate) fn package_or_skip(environment: &str, package: &str) -> Option<String> {
-    let python = fetched_or_skip(&format!("{environment}/bin/python"))?;
-    let words = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
-    let directory = Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned();
+    let directory = packages_of(&fetched_or_skip(&format!("{environment}/bin/python"))?);
     program_or_skip(&format!("{directory}/{package}/__init__.py")).then_some(directory)
+}
+
+/// Returns the directory of the packages that are installed for a Python.
+pub(crate) fn packages_of(python: &Path) -> String {
+    let words = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
+    Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned()
 }
 
 /// Starts a program at the right end of the wire, and waits until its capture is open.
