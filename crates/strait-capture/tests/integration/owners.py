@@ -1,8 +1,13 @@
 """Roles of processes for the test of owners: ROLE ADDRESS [PORT [PROCESSES ROUNDS]]."""
 
+import ctypes
 import os
+import signal
 import socket
 import sys
+
+# <linux/prctl.h>
+PR_SET_PDEATHSIG = 1
 
 
 def say(*words):
@@ -15,9 +20,14 @@ def tag():
 
 
 def fork(work, *arguments):
+    """Starts a process, which ends with this one: the test ends only the first of them."""
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                return None
             work(*arguments)
         finally:
             os._exit(0)
