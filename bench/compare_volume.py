@@ -33,8 +33,11 @@ FIELDS = (
 ).split()
 # Packets after which tshark forgets its state, which would need gigabytes.
 STATE_PACKETS_MAX = "500000"
-# Dissectors of payload cost time and have no field of the table.
-DISABLED = "http tls dns mdns rtcp rtp quic data data-text-lines msproxy".split()
+# Protocols that tshark reads. Dissectors of payload cost time, and those of tunnels, which a random port selects, replace the fields
+# of the outer header.
+ENABLED = set(
+    "frame eth ethertype vlan ieee8021ad arp ip ipv6 ipv6.hopopts ipv6.dstopts ipv6.routing ipv6.fraghdr tcp udp icmp icmpv6".split()
+)
 OPTIONS = (
     "ip.defragment:FALSE ipv6.defragment:FALSE tcp.desegment_tcp_streams:FALSE tcp.analyze_sequence_numbers:FALSE "
     "udp.process_info:FALSE tcp.try_heuristic_first:FALSE udp.try_heuristic_first:FALSE"
@@ -158,7 +161,9 @@ def numbers(database, query):
 def read_tshark(database, capture, log):
     """Streams the fields of all packets from tshark into a table. tshark's errors go to the file `log`."""
     options = [word for option in OPTIONS for word in ("-o", option)]
-    options += [word for name in DISABLED for word in ("--disable-protocol", name)]
+    listed = subprocess.check_output(["tshark", "-G", "protocols"], stderr=subprocess.DEVNULL, text=True)
+    names = [line.split("\t")[2] for line in listed.splitlines()]
+    options += [word for name in names if name not in ENABLED for word in ("--disable-protocol", name)]
     fields = [word for field in FIELDS for word in ("-e", field)]
     command = ["tshark", "-n", "-r", capture, "-M", STATE_PACKETS_MAX, *options, "-T", "fields", "-E", "occurrence=f", *fields]
     columns = "{" + ", ".join(f"'{field}': 'varchar'" for field in FIELDS) + "}"
@@ -279,7 +284,8 @@ def read_nfdump(result, database, capture, directory):
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     _, log = common.run([nfpcapd, "-r", capture, "-w", directory, "-e", "60,15"], env=common.environment(nfpcapd))
-    skipped = int(re.search(r"skipped: (\d+)", log)[1])
+    # It also reports those of each file that it has written.
+    skipped = int(re.search(r"Total: .*skipped: (\d+)", log)[1])
     tagged = numbers(database, "select count(*) from packets where inner_vlan is not null")[0]
     result.equal("packets that nfpcapd skips: those of 802.1ad", skipped, tagged)
     result.permit("packets of 802.1ad, which nfpcapd skips", skipped)
