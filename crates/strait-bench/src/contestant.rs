@@ -136,6 +136,8 @@ pub struct Contestant {
     pub timestamps: bool,
     /// Rings of the tap in place of its default.
     pub rings: Option<TapRings>,
+    /// True if each packet gets its owner, which the tap alone knows.
+    pub owners: bool,
 }
 
 impl fmt::Display for Contestant {
@@ -155,6 +157,9 @@ impl fmt::Display for Contestant {
         }
         if let Some(rings) = self.rings {
             write!(f, " {rings}")?;
+        }
+        if self.owners {
+            write!(f, " owners")?;
         }
         Ok(())
     }

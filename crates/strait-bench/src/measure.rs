@@ -209,6 +209,9 @@ impl Rig<'_> {
         if let Some(rings) = &rings {
             arguments.extend(["--tap-rings", rings]);
         }
+        if contestant.owners {
+            arguments.push("--owners");
+        }
         if !contestant.timestamps {
             arguments.push("--no-timestamps");
         }

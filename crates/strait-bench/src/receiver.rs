@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use strait_capture::owners::Owners;
 use strait_capture::{Directions, Lane, Path, Queues, Session, TapRings, Wait};
 use strait_ledger::Histogram;
 use strait_os::clock;
@@ -49,6 +50,8 @@ pub struct Options {
     pub delay_of_each: u64,
     /// Rings of the tap in place of its default.
     pub rings: Option<TapRings>,
+    /// True if the owner of each packet is found.
+    pub owners: bool,
 }
 
 /// Captured part of the traffic.
@@ -181,6 +184,7 @@ fn by_strait(
         .directions(Directions::In)
         .snaplen(options.snaplen)
         .tap_rings(options.rings)
+        .owners(options.owners)
         .queues(Queues::These((0..options.lanes).collect()));
     let mut session = match &options.filter {
         Some(filter) => builder.filter(filter).open()?,
@@ -189,8 +193,13 @@ fn by_strait(
     let lanes = session.take_lanes();
     let (mut delivered, mut delays) = (0, Histogram::new());
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            lanes.into_iter().map(|lane| scope.spawn(|| read_lane(lane, Work::new(options)))).collect();
+        let threads: Vec<_> = lanes
+            .into_iter()
+            .map(|lane| {
+                let owners = session.owners();
+                scope.spawn(|| read_lane(lane, owners, Work::new(options)))
+            })
+            .collect();
         report_ready()?;
         while !terminated.load(Ordering::Relaxed)
             && !threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
@@ -230,10 +239,13 @@ fn check_queues(options: &Options) -> Result<()> {
     )))
 }
 
-fn read_lane(mut lane: Lane, mut work: Work) -> Result<Work> {
+fn read_lane(mut lane: Lane, mut owners: Option<Owners>, mut work: Work) -> Result<Work> {
     lane.enter_thread()?;
     while let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? {
         batch.try_each(usize::MAX, |frame| {
+            if let Some(owners) = &mut owners {
+                std::hint::black_box(owners.of(frame)?);
+            }
             work.take(frame.bytes);
             Ok::<_, Error>(())
         })?;

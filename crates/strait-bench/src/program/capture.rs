@@ -156,7 +156,10 @@ impl CaptureArgs {
 /// Returns a contestant for each wait policy, or one if wait policies do not apply.
 pub(crate) fn with_waits(way: Way, waits: &[Wait], lanes: u32) -> Vec<Contestant> {
     let waits = if way.is_straits() { waits } else { &[Wait::Balanced] };
-    waits.iter().map(|&wait| Contestant { way, wait, lanes, timestamps: true, rings: None }).collect()
+    waits
+        .iter()
+        .map(|&wait| Contestant { way, wait, lanes, timestamps: true, rings: None, owners: false })
+        .collect()
 }
 
 impl Common {

@@ -52,6 +52,9 @@ pub(crate) struct ReceiveArgs {
     /// Rings of the tap
     #[arg(long)]
     tap_rings: Option<TapRings>,
+    /// Find the owner of each packet
+    #[arg(long)]
+    owners: bool,
 }
 
 #[derive(ClapArgs)]
@@ -173,6 +176,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
         stage: !args.no_stage,
         delay_of_each: args.delay_of_each,
         rings: args.tap_rings,
+        owners: args.owners,
     };
     Ok(receiver::run(&options, terminated)?)
 }

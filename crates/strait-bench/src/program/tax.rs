@@ -66,12 +66,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     args.options.measure(|machine, progress| tax::run(&plan, machine, progress))
 }
 
-/// Returns the contestants, those of the tap also with each of the given rings.
+/// Returns the contestants, those of the tap also with owners and with each of the given rings.
 fn contestants(args: &Args, ways: Vec<Way>) -> Vec<Contestant> {
     let mut contestants = Vec::new();
     for contestant in ways.into_iter().flat_map(|way| with_waits(way, &args.wait, 1)) {
         contestants.push(contestant);
         if contestant.way == Way::Strait(Path::Tap) {
+            contestants.push(Contestant { owners: true, ..contestant });
             let with = |&rings| Contestant { rings: Some(rings), ..contestant };
             contestants.extend(without_repetitions(&args.tap_rings).iter().map(with));
         }

@@ -5,11 +5,16 @@ use crate::claim::{Bound, Claim};
 use crate::results::Results;
 
 const TAP: &str = "tap";
+/// Tap that finds the owner of each packet.
+const OWNERS: &str = "tap owners";
 const TAX: &str = "tax_us";
 const THROUGHPUT: &str = "tcp_bytes_per_s";
 
 /// Figure, its place for the tap, the other capture with its place, and the bound of the ratio.
 type Ratio = (&'static str, &'static str, (&'static str, &'static str), Bound);
+
+/// Places where the tap with owners is compared with the tap.
+const OF_OWNERS: [&str; 3] = ["60 B", "1514 B", "port"];
 
 const RATIOS: [Ratio; 11] = [
     (TAX, "60 B", ("v3", "60 B"), Bound::AtMost(0.4)),
@@ -39,7 +44,12 @@ pub(super) fn of(results: &Results) -> Vec<Claim> {
         let values = results.paired(&[((TAP, number(place)), "loss_percent")], |loss| Some(loss[0]));
         Claim::of_values(format!("tap, {place}: loss"), &values, "%", Bound::AtMost(0.0))
     };
+    let owners = |place: &str| {
+        let values = results.ratios(TAX, (OWNERS, number(place)), (TAP, number(place)));
+        Claim::of_values(format!("tap with owners, {place}: tax, to tap"), &values, "x", Bound::AtMost(1.1))
+    };
     let claims = RATIOS.iter().map(ratio).chain(["60 B", "1514 B", "port"].map(loss));
+    let claims = claims.chain(OF_OWNERS.map(owners));
     claims.filter(|claim| claim.measured.is_some()).collect()
 }
 
