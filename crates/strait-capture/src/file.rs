@@ -1,7 +1,7 @@
 //! Reader of capture files, pcap or pcapng, from a path or standard input.
 //!
-//! The `file` path of a session and `strait replay` use it. A packet is lent from the read buffer
-//! and must be dropped before the next one is read. The reader seeks only for
+//! The `file` path of a session and `strait replay` use it. Packets are lent from the read buffer,
+//! and must be dropped before it is filled again. The reader seeks only for
 //! [`FileReader::skip_to`], so that pipes work. A compressed file is decompressed as it is read.
 
 mod source;
@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
-use strait_sys::mmap;
+use strait_sys::cache;
 
 use crate::compression::{Compression, Defect, SKIPPABLE_HEADER_BYTES};
 use crate::extra::ExtraBlocks;
@@ -23,8 +23,6 @@ use source::{Filled, Pipe, Source, SourceError};
 /// Bytes read at once. The buffer grows only for a longer block, to that block's length; the
 /// decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of a cache line. A packet's headers are in two of them.
-const CACHE_LINE: usize = 64;
 /// Maximum number of bytes kept of an interface's name.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -141,10 +139,10 @@ impl<'a> Buffered<'a> {
         };
         *self.start += consumed;
         *self.packet_offset = offset;
-        // The kernel has copied the bytes, which are in no near cache.
+        // The kernel has copied the bytes, which are in no near cache. Headers are in two lines.
         if let Some(next) = self.buffer.get(*self.start..) {
-            mmap::prefetch(next.as_ptr());
-            mmap::prefetch(next.as_ptr().wrapping_add(CACHE_LINE));
+            cache::prefetch(next.as_ptr());
+            cache::prefetch(next.as_ptr().wrapping_add(cache::LINE_BYTES));
         }
         Ok(Some(lend(packet, linktype)))
     }

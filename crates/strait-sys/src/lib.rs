@@ -9,6 +9,7 @@
 
 pub mod bpf;
 pub mod buffer;
+pub mod cache;
 mod error;
 pub mod fork;
 mod index;

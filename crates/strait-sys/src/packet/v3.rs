@@ -26,8 +26,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Cooked, Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
+use crate::cache;
 use crate::error::Result;
-use crate::mmap::{self, Mapping};
+use crate::mmap::Mapping;
 
 /// `TPACKET_ALIGN(sizeof(struct tpacket3_hdr))`: offset of the `sockaddr_ll` (if_packet.h).
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
@@ -38,7 +39,6 @@ const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_o
 /// Minimum distance in bytes from the frame that is read to the prefetched one: about six small
 /// frames, which take the reader as long as a cache miss.
 const PREFETCH_DISTANCE_MIN: usize = 1024;
-const CACHE_LINE: usize = 64;
 /// Offset of the status in a block, after `version` and `offset_to_priv`.
 const BLOCK_STATUS: usize = 8;
 /// [`Early::Quiet`] zeroes a block that took at least this long to fill, or that the timer retired.
@@ -328,8 +328,8 @@ impl Ring {
         let prefetched = next.max(self.offset + PREFETCH_DISTANCE_MIN);
         let prefetched =
             self.memory.as_ptr().wrapping_add(self.block * self.geometry.block_bytes + prefetched);
-        mmap::prefetch(prefetched);
-        mmap::prefetch(prefetched.wrapping_add(CACHE_LINE));
+        cache::prefetch(prefetched);
+        cache::prefetch(prefetched.wrapping_add(cache::LINE_BYTES));
         self.offset = next.next_multiple_of(FRAME_ALIGNMENT);
         self.read += 1;
         Some(frame)

@@ -11,8 +11,9 @@ use std::slice;
 use std::sync::Arc;
 
 use super::{PACKET_HEADROOM, SLOTS_MAX};
+use crate::cache;
 use crate::error::{Error, Kind, Result, check};
-use crate::mmap::{self, Mapping};
+use crate::mmap::Mapping;
 
 /// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,9 +280,9 @@ impl Share {
             *slot = chunk;
             let frame = memory.wrapping_add(addr as usize);
             if metadata {
-                mmap::prefetch(frame.wrapping_sub(MARK_BYTES));
+                cache::prefetch(frame.wrapping_sub(MARK_BYTES));
             }
-            mmap::prefetch(frame);
+            cache::prefetch(frame);
             accepted += 1;
         }
         (accepted, all_options)
