@@ -40,12 +40,20 @@ fn check_comment(before: Option<&str>, after: Option<&str>) {
 }
 
 /// Returns the packets of `file`, and an error if it is malformed. The position of an error may
-/// depend on the split into pieces, its existence must not.
+/// depend on the split into pieces, its existence must not. Pieces are read by `Decoder::packet` where
+/// it returns a packet.
 fn read(file: &[u8], piece: usize) -> (Vec<OwnedPacket>, Result<(), ()>) {
     let (mut decoder, mut packets) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));
     loop {
         let input = &file[start..end];
+        if piece < file.len()
+            && let Ok(Some((consumed, packet, linktype))) = decoder.packet(input)
+        {
+            store(Record::Packet { packet, linktype }, &mut packets);
+            start += consumed;
+            continue;
+        }
         let consumed = match decoder.step(input) {
             Err(error) => {
                 assert!(!error.to_string().is_empty());

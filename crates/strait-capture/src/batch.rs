@@ -1,7 +1,7 @@
 //! Batch of frames lent by a lane, on every path.
 //!
 //! Each frame that the iterator returns is cut to the snaplen and counted as delivered. Frames that
-//! are left in the batch when it drops return to the kernel unread.
+//! are left in the batch when it drops return to the kernel unread; those of a file are lent again.
 
 use crate::booking::Booking;
 use crate::frame::Frame;

@@ -185,7 +185,7 @@ impl Reader {
             if frames.len() == before || frames.len() >= FRAMES_MAX {
                 break;
             }
-            // A file lends one frame at a time.
+            // A file lends the frames of its buffer.
             now = Instant::now();
             until = now;
         }

@@ -130,7 +130,7 @@ pub(crate) trait Lend: Engine {
     where
         Self: 'a;
 
-    /// Returns true if frames can be taken. A file reads ahead for it until `stopping` is set.
+    /// Returns true if frames can be taken. A file reads ahead for it, unless `stopping` is set.
     fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error>;
 
     /// Lends frames that are ready, at most `limit`.
@@ -144,7 +144,7 @@ pub(crate) trait Lent {
     where
         Self: 'b;
 
-    /// Returns the number of frames left.
+    /// Returns the number of frames left, or of a file an upper bound, which is 0 after the last one.
     fn len(&self) -> usize;
 
     /// Iterates over the frames, oldest first.

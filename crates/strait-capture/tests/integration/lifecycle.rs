@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use lab::{End, Wire, wait_until};
-use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 use strait_capture::{Directions, Error, Lane, Path, Queues, Session, Wait};
 use strait_ledger::Report;
 use strait_os::netlink::Netlink;
@@ -382,27 +381,4 @@ fn xdp_detaches_its_program_at_the_end_and_passes_other_frames() {
     let index = wire.right().interface().index;
     let attached = || wire.right().run(|| strait_os::netlink::Netlink::open()?.xdp(index)).unwrap();
     assert!(wait_until(Duration::from_secs(5), || attached().is_none()));
-}
-
-#[test]
-fn file_is_not_read_further_after_the_session_stopped() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("input");
-    let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();
-    for bytes in &frames() {
-        sink.write(&FrameRef { bytes, wire_len: bytes.len() as u32, ..FrameRef::default() }).unwrap();
-    }
-    sink.close(&[]).unwrap();
-    for (filter, borrowed) in [("", 3), ("greater 9000", 0)] {
-        let mut session = Session::builder(path.to_str().unwrap()).filter(filter).open_file().unwrap();
-        let mut lane = session.take_lanes().remove(0);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        for _ in 0..borrowed {
-            assert_eq!(lane.next_batch_of(1, deadline).unwrap().unwrap().frames().count(), 1);
-        }
-        session.stop().unwrap();
-        assert!(lane.next_batch(deadline).unwrap().is_none(), "{filter}");
-        let report = session.report(vec![lane.finish().unwrap()]);
-        assert_eq!((report.capture.received, report.capture.delivered), (borrowed, borrowed), "{filter}");
-    }
 }

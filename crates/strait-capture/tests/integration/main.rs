@@ -4,6 +4,7 @@ mod any;
 mod broker;
 mod changing;
 mod corpus;
+mod file;
 mod lanes;
 mod ledger;
 mod lifecycle;

@@ -19,7 +19,7 @@ use crate::lanes::take_one;
 use crate::output::{ClosedTarget, Targets, finish, print_stderr};
 use crate::sink::Sink;
 
-/// Maximum number of workers. Each has a queue of 64 MiB, and row groups and flows in memory.
+/// Maximum number of workers. Each has row groups and flows in memory.
 const WORKERS_MAX: usize = 16;
 /// Interval at which progress is drawn.
 const TICK: Duration = Duration::from_millis(100);

@@ -24,6 +24,8 @@ use crate::wait::{Step, Wakers};
 
 /// Least size of a packet with its header in a file: pcap's record, pcapng's simple packet block.
 const RECORD_BYTES_MIN: usize = 16;
+/// Maximum number of packets of a batch, after which the reader looks for a signal.
+const BATCH_PACKETS: usize = 1024;
 
 /// File and filter.
 pub(crate) struct Engine {
@@ -92,7 +94,7 @@ impl Lend for Engine {
     }
 
     fn take(&mut self, limit: usize) -> Batch<'_> {
-        Batch { engine: self, left: limit }
+        Batch { engine: self, left: limit.min(BATCH_PACKETS) }
     }
 }
 
@@ -143,7 +145,7 @@ impl engine::Engine for Engine {
 /// Packets in the read buffer. Those that are left when it drops are lent again.
 pub(crate) struct Batch<'a> {
     engine: &'a mut Engine,
-    /// Maximum number of frames to lend.
+    /// Maximum number of packets to read, with those that the filter rejects; 0 after the last one.
     left: usize,
 }
 
@@ -153,7 +155,8 @@ impl Lent for Batch<'_> {
     where
         Self: 'b;
 
-    /// Returns the number of the shortest packets that fit into the bytes of the buffer.
+    /// Returns the number of the shortest packets that fit into the bytes of the buffer, as those are
+    /// not decoded yet.
     fn len(&self) -> usize {
         self.left.min(self.engine.reader.buffered_bytes() / RECORD_BYTES_MIN)
     }
@@ -205,9 +208,7 @@ impl<'a> Frames<'a> {
     /// Returns the next packet of the buffer, or `None` also after an error, which is kept.
     #[inline]
     fn packet(&mut self) -> Option<PacketRef<'a>> {
-        if *self.left == 0 || self.failure.is_some() {
-            return None;
-        }
+        *self.left = self.left.checked_sub(1)?;
         match self.packets.next() {
             Ok(Some(packet)) if packet.link_type != self.filter.link_type => {
                 let (first, link_type) = (self.filter.link_type, packet.link_type);
@@ -230,13 +231,15 @@ impl<'a> Iterator for Frames<'a> {
     #[inline]
     fn next(&mut self) -> Option<Frame<'a>> {
         loop {
-            let packet = self.packet()?;
+            let Some(packet) = self.packet() else {
+                *self.left = 0;
+                return None;
+            };
             *self.received += 1;
             let Some(bytes) = self.filter.matched(&packet) else {
                 *self.filtered += 1;
                 continue;
             };
-            *self.left -= 1;
             return Some(Frame {
                 bytes,
                 wire_len: packet.wire_len,
