@@ -89,7 +89,7 @@ impl Extras {
         if let Some((names, link_types)) = &mut self.names
             && let Some(link_type) = link_types.get(input as usize)
         {
-            names.read(*link_type, frame);
+            self.is_due |= names.read(*link_type, frame);
         }
     }
 

@@ -33,14 +33,15 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Reads the answers of a frame, if it has any.
-    pub(super) fn read(&mut self, link_type: u16, frame: &[u8]) {
-        let Some(message) = message(link_type, frame) else { return };
-        let Ok(dns) = Dns::parse(message) else { return };
+    /// Reads the answers of a frame, if it has any. Returns true if they have new names.
+    pub(super) fn read(&mut self, link_type: u16, frame: &[u8]) -> bool {
+        let Some(message) = message(link_type, frame) else { return false };
+        let Ok(dns) = Dns::parse(message) else { return false };
         if !dns.is_response() || dns.opcode() != 0 || dns.response_code() != 0 {
-            return;
+            return false;
         }
-        let Ok(answers) = dns.answers() else { return };
+        let Ok(answers) = dns.answers() else { return false };
+        let before = self.fresh.len();
         for answer in answers.take(ANSWERS_MAX).map_while(Result::ok) {
             let address = match answer.data {
                 Data::A(address) => IpAddr::V4(address),
@@ -51,6 +52,7 @@ impl Names {
                 self.add(address, answer.name);
             }
         }
+        self.fresh.len() > before
     }
 
     /// Returns a block with names that are not in the file yet: at most about `bytes_max` bytes,

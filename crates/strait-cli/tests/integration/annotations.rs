@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
+
 use crate::refusals::RECORDING;
 use crate::rig::{failure, run};
 use crate::tools::{self, capinfos, tshark};
@@ -88,4 +90,47 @@ fn tshark_shows_the_names_of_dns_answers_without_these_packets() {
         assert_eq!(values(file, "Number of resolved IPv4 addresses in file"), ["1"]);
         assert_eq!(values(file, "Number of resolved IPv6 addresses in file"), ["1"]);
     }
+}
+
+/// Returns an Ethernet frame with an IPv4 packet to 10.0.0.2 or `to`, with this payload.
+fn packet(protocol: u8, to: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let length = (20 + payload.len()) as u16;
+    let [high, low] = length.to_be_bytes();
+    let ethernet = [&[2; 12][..], &[8, 0]].concat();
+    let header = [0x45, 0, high, low, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1];
+    [&ethernet[..], &header, &to, payload].concat()
+}
+
+/// Returns the response of a name server with an address, and a connection to it.
+fn answer_and_connection(number: u16) -> [Vec<u8>; 2] {
+    let [high, low] = number.to_be_bytes();
+    let address = [10, 1, high, low];
+    let name = format!("host{number}");
+    let mut message = vec![0, 1, 0x81, 0x80, 0, 0, 0, 1, 0, 0, 0, 0, name.len() as u8];
+    message.extend(name.bytes());
+    message.extend([0, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4]);
+    message.extend(address);
+    let length = 8 + message.len() as u8;
+    let datagram = [&[0, 53, 0x10, 0, 0, length, 0, 0][..], &message].concat();
+    let syn = [0x10, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 4, 0, 0, 0, 0, 0];
+    [packet(17, [10, 0, 0, 2], &datagram), packet(6, address, &syn)]
+}
+
+#[test]
+fn name_is_in_the_file_before_the_packet_behind_its_answer() {
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let input = directory.path().join("input.pcapng");
+    let mut sink = FileSink::create(SinkOptions::new(Target::Path(input.clone()), 0)).unwrap();
+    for bytes in (0..400).flat_map(answer_and_connection) {
+        sink.write(&FrameRef { bytes: &bytes, wire_len: bytes.len() as u32, ..FrameRef::default() }).unwrap();
+    }
+    sink.close(&[]).unwrap();
+    let out = copy(text(&input), &directory, "named.pcapng", &["--names"]);
+    // In one pass, in which tshark knows only the names before a packet.
+    let rows = tshark(&out, &["-N", "n", "-Y", "tcp"], &["ip.dst_host"]);
+    let expected: Vec<Vec<String>> = (0..400).map(|number| vec![format!("host{number}")]).collect();
+    assert_eq!(rows, expected);
 }
