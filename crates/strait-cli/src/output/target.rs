@@ -13,7 +13,7 @@ use crate::Error;
 /// Port of collectors (RFC 7011 section 10.2.2).
 const COLLECTOR_PORT: u16 = 4739;
 
-/// Maximum number of targets. Each has a thread and a queue of at least 64 MiB.
+/// Maximum number of targets. Each has a thread, and a queue of at least 64 MiB while it captures.
 const TARGETS_MAX: usize = 8;
 
 /// Target of tables.

@@ -1,8 +1,8 @@
 //! Targets of tables: each packet goes to all of them.
 //!
-//! Each target has its own queue, thread, spool and counts, so none waits for another one. A target
-//! that fails loses the rest of the packets, which its own ledger has. The capture goes on while
-//! one of several targets works.
+//! Each target has its own queue, thread, spool and counts. So none waits for another one in a
+//! capture; a reader of files waits for the slowest one. A target that fails loses the rest of the
+//! packets, which its own ledger has. The capture goes on while one of several targets works.
 
 use std::time::Instant;
 

@@ -67,22 +67,22 @@ pub fn community_id_of(packet: &Packet<'_>) -> Option<String> {
     Key::of(&Headers::of(packet)).map(|(key, _)| key.community_id())
 }
 
-/// Flows, and beside them their places in the list, so that neighbours in it share the cache.
+/// Flows, and beside them the links of the list, which are short and stay in the cache.
 #[derive(Debug)]
 struct Chunk {
     flows: Vec<Flow>,
-    places: Vec<Place>,
+    links: Vec<Link>,
 }
 
 impl Chunk {
     fn new() -> Self {
-        Self { flows: Vec::with_capacity(CHUNK), places: Vec::with_capacity(CHUNK) }
+        Self { flows: Vec::with_capacity(CHUNK), links: Vec::with_capacity(CHUNK) }
     }
 }
 
-/// Place of a flow in the list by the last packet.
+/// Neighbours of a flow in the list by the last packet.
 #[derive(Debug)]
-struct Place {
+struct Link {
     /// Flow whose last packet is older.
     older: u32,
     /// Flow whose last packet is newer; of a free place, the next free one.
@@ -255,7 +255,7 @@ impl FlowTable {
         if self.numbers.len() >= self.limits.flows_max as usize {
             self.end_oldest(EndReason::LackOfResources, ended);
         }
-        let number = self.place(Flow::new(key, is_swapped, headers));
+        let number = self.store(Flow::new(key, is_swapped, headers));
         let Self { numbers, chunks, seeds, .. } = self;
         let key_hash = |number: &u32| flow_in(chunks, *number).map_or(0, |flow| flow.key.hash(*seeds));
         numbers.insert_unique(hash, number, key_hash);
@@ -264,11 +264,11 @@ impl FlowTable {
     }
 
     /// Stores a flow in a free place or in a new one.
-    fn place(&mut self, flow: Flow) -> u32 {
+    fn store(&mut self, flow: Flow) -> u32 {
         let free = self.free;
         if let Some(stored) = self.flow_mut(free) {
             *stored = flow;
-            self.free = self.place_of(free).map_or(NONE, |place| place.newer);
+            self.free = self.link_of(free).map_or(NONE, |link| link.newer);
             return free;
         }
         if self.chunks.last().is_none_or(|chunk| chunk.flows.len() == CHUNK) {
@@ -278,7 +278,7 @@ impl FlowTable {
         match self.chunks.last_mut() {
             Some(chunk) => {
                 chunk.flows.push(flow);
-                chunk.places.push(Place { older: NONE, newer: NONE });
+                chunk.links.push(Link { older: NONE, newer: NONE });
                 (before + chunk.flows.len() - 1) as u32
             }
             None => NONE,
@@ -297,8 +297,8 @@ impl FlowTable {
         }
         self.unlink(number);
         let free = std::mem::replace(&mut self.free, number);
-        if let Some(place) = self.place_mut(number) {
-            place.newer = free;
+        if let Some(link) = self.link_mut(number) {
+            link.newer = free;
         }
     }
 
@@ -311,25 +311,25 @@ impl FlowTable {
     }
 
     fn unlink(&mut self, number: u32) {
-        let Some(&Place { older, newer }) = self.place_of(number) else { return };
-        match self.place_mut(older) {
-            Some(place) => place.newer = newer,
+        let Some(&Link { older, newer }) = self.link_of(number) else { return };
+        match self.link_mut(older) {
+            Some(link) => link.newer = newer,
             None => self.oldest = newer,
         }
-        match self.place_mut(newer) {
-            Some(place) => place.older = older,
+        match self.link_mut(newer) {
+            Some(link) => link.older = older,
             None => self.newest = older,
         }
     }
 
     fn link_newest(&mut self, number: u32) {
         let newest = std::mem::replace(&mut self.newest, number);
-        match self.place_mut(newest) {
-            Some(place) => place.newer = number,
+        match self.link_mut(newest) {
+            Some(link) => link.newer = number,
             None => self.oldest = number,
         }
-        if let Some(place) = self.place_mut(number) {
-            *place = Place { older: newest, newer: NONE };
+        if let Some(link) = self.link_mut(number) {
+            *link = Link { older: newest, newer: NONE };
         }
     }
 
@@ -337,12 +337,12 @@ impl FlowTable {
         self.chunks.get_mut(number as usize / CHUNK)?.flows.get_mut(number as usize % CHUNK)
     }
 
-    fn place_of(&self, number: u32) -> Option<&Place> {
-        self.chunks.get(number as usize / CHUNK)?.places.get(number as usize % CHUNK)
+    fn link_of(&self, number: u32) -> Option<&Link> {
+        self.chunks.get(number as usize / CHUNK)?.links.get(number as usize % CHUNK)
     }
 
-    fn place_mut(&mut self, number: u32) -> Option<&mut Place> {
-        self.chunks.get_mut(number as usize / CHUNK)?.places.get_mut(number as usize % CHUNK)
+    fn link_mut(&mut self, number: u32) -> Option<&mut Link> {
+        self.chunks.get_mut(number as usize / CHUNK)?.links.get_mut(number as usize % CHUNK)
     }
 }
 

@@ -130,7 +130,7 @@ fn full_table_evicts_the_flow_that_was_idle_for_longest() {
 #[test]
 fn ten_million_flows_need_less_than_2_5_gigabytes() {
     // The index has 4 bytes and 1 byte for each place, of which it uses at least 7 in 16.
-    let flow = size_of::<Flow>() + size_of::<Place>();
+    let flow = size_of::<Flow>() + size_of::<Link>();
     assert!(flow + 5 * 16 / 7 <= 250, "{flow}");
 }
 
