@@ -370,6 +370,7 @@ impl Flows {
             let result = self.write_ended(now, true);
             written = written.and(result);
         }
+        self.table.restart_clock();
         written
     }
 
