@@ -155,8 +155,9 @@ pub const PACKETS: Table = Table {
             Kind::U16,
             "source port of TCP, UDP, UDP-Lite or SCTP; a later fragment has none",
         )
-        .or_null(),
-        Column::new("destination_port", Kind::U16, "destination port").or_null(),
+        .or_null()
+        .distinct(),
+        Column::new("destination_port", Kind::U16, "destination port").or_null().distinct(),
         Column::new("protocol", Kind::U8, "IP protocol of the payload, after IPv6 extension headers")
             .or_null(),
         Column::new(
@@ -166,7 +167,7 @@ pub const PACKETS: Table = Table {
         )
         .or_null(),
         Column::new("tcp_sequence", Kind::U32, "sequence number").or_null().distinct(),
-        Column::new("tcp_acknowledgment", Kind::U32, "acknowledgment number").or_null(),
+        Column::new("tcp_acknowledgment", Kind::U32, "acknowledgment number").or_null().distinct(),
         Column::new("tcp_window", Kind::U16, "receive window, unscaled").or_null(),
         Column::new("ttl", Kind::U8, "time to live or hop limit").or_null(),
         Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one").or_null(),
