@@ -199,7 +199,7 @@ def encode(folder, out):
     pyarrow.set_io_thread_count(1)
     files = sorted(pathlib.Path(folder).glob("packets/**/*.parquet"))
     table = pyarrow.concat_tables(pyarrow.parquet.ParquetFile(file).read() for file in files).combine_chunks()
-    plain = ("time", "tcp_sequence")
+    plain = ("time", "source_port", "destination_port", "tcp_sequence", "tcp_acknowledgment")
     cpu_seconds = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     before = cpu_seconds()
     pyarrow.parquet.write_table(
