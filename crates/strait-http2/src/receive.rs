@@ -362,6 +362,7 @@ impl Connection {
             }
         };
         self.meters.opened();
+        self.has_priorities |= priority != Priority::default();
         let stream = Stream {
             receives: !is_last,
             content_left: content_length,
@@ -446,6 +447,7 @@ impl Connection {
         if head.stream != 0 || id == 0 {
             return Err(ConnectionError::protocol("PRIORITY_UPDATE on a stream, or for none"));
         }
+        self.has_priorities = true;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.priority = stream.of_response.over(Priority::parse(value));
         }

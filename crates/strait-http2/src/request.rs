@@ -21,6 +21,27 @@ pub struct Request<'a> {
     list: Option<&'a FieldList>,
 }
 
+/// Head of a request apart from its connection.
+#[derive(Debug)]
+pub struct RequestHead(FieldList);
+
+impl RequestHead {
+    /// Head with the fields of a list that [`Request::parse`] has accepted.
+    pub(crate) fn new(list: FieldList) -> Self {
+        Self(list)
+    }
+
+    /// Returns its parts.
+    pub fn request(&self) -> Request<'_> {
+        Request::of_checked(&self.0)
+    }
+
+    pub(crate) fn into_list(mut self) -> FieldList {
+        self.0.clear();
+        self.0
+    }
+}
+
 /// Reason for which a request, or trailers, are malformed (RFC 9113, section 8.1.1).
 pub(crate) type Malformed = &'static str;
 
@@ -32,30 +53,45 @@ impl<'a> Request<'a> {
 
     /// Checks a list of fields.
     pub(crate) fn parse(list: &'a FieldList) -> Result<Self, Malformed> {
-        let request = Self::of_checked(list)?;
-        request.fields().try_for_each(|(name, value)| check_field(name, value))?;
-        request.check()?;
+        let mut request = Self { list: Some(list), ..Self::default() };
+        let (mut is_pseudo, mut host) = (true, None);
+        for (name, value) in list.iter() {
+            if let Some(name) = name.strip_prefix(b":") {
+                if !is_pseudo {
+                    return Err("a pseudo-header field after other fields");
+                }
+                request.set(name, value)?;
+                continue;
+            }
+            is_pseudo = false;
+            check_field(name, value)?;
+            match name {
+                b"content-length" => set(&mut request.content_length, length(value)?)?,
+                b"host" => set(&mut host, value)?,
+                _ => {}
+            }
+        }
+        request.check(host)?;
         Ok(request)
     }
 
-    /// Returns the view of a list that [`Self::parse`] has accepted, without the checks of each
-    /// field.
-    pub(crate) fn of_checked(list: &'a FieldList) -> Result<Self, Malformed> {
+    /// Returns the view of a list that [`Self::parse`] has accepted, without the checks. Its
+    /// pseudo-header fields come first.
+    pub(crate) fn of_checked(list: &'a FieldList) -> Self {
         let mut request = Self { list: Some(list), ..Self::default() };
-        let mut is_pseudo = true;
+        let text = |value: &'a [u8]| std::str::from_utf8(value).ok();
         for (name, value) in list.iter() {
-            match name.strip_prefix(b":") {
-                Some(_) if !is_pseudo => return Err("a pseudo-header field after other fields"),
-                Some(name) => request.set(name, value)?,
-                None => {
-                    is_pseudo = false;
-                    if name == b"content-length" {
-                        set(&mut request.content_length, length(value)?)?;
-                    }
-                }
+            match name {
+                b":method" => request.method = text(value).unwrap_or_default(),
+                b":scheme" => request.scheme = text(value),
+                b":authority" => request.authority = text(value),
+                b":path" => request.path = text(value),
+                b":protocol" => request.protocol = text(value),
+                b"content-length" => request.content_length = length(value).ok(),
+                _ => {}
             }
         }
-        Ok(request)
+        request
     }
 
     fn set(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Malformed> {
@@ -73,8 +109,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// RFC 9113 s8.3.1, s8.5; RFC 8441 s4.
-    fn check(&self) -> Result<(), Malformed> {
+    /// RFC 9113 s8.3.1, s8.5; RFC 8441 s4. `host` is the value of the field Host.
+    fn check(&self, host: Option<&[u8]>) -> Result<(), Malformed> {
         let is_target =
             self.path.is_some_and(|path| path.starts_with('/') || (path == "*" && self.method == "OPTIONS"));
         // Other schemes are not for HTTP, and would be part of the target that a proxy reads.
@@ -89,10 +125,9 @@ impl<'a> Request<'a> {
         if !is_valid {
             return Err("missing, empty or excess pseudo-header fields");
         }
-        let hosts = || self.fields().filter(|(name, _)| *name == b"host");
         let is_same =
             |host: &[u8]| self.authority.is_none_or(|own| own.as_bytes().eq_ignore_ascii_case(host));
-        if hosts().count() > 1 || !hosts().all(|(_, host)| is_same(host)) {
+        if !host.is_none_or(is_same) {
             return Err("several hosts");
         }
         Ok(())
@@ -120,8 +155,8 @@ pub(crate) fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
 /// Returns a value without spaces, controls and bytes beyond ASCII, which could change the meaning
 /// of a request line.
 pub(crate) fn visible(value: &[u8]) -> Result<&str, Malformed> {
-    let text =
-        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    let is_visible = value.iter().all(u8::is_ascii_graphic);
+    let text = std::str::from_utf8(value).ok().filter(|_| is_visible);
     text.ok_or("a pseudo-header field with a space or a control character")
 }
 

@@ -19,6 +19,17 @@ impl Connection {
         }
     }
 
+    /// Returns true if users of streams wait for their turns.
+    pub fn has_waiting(&self) -> bool {
+        !self.wanting.is_empty()
+    }
+
+    /// Returns true if a stream had another priority than the default: an earlier response may have
+    /// to wait for a later one.
+    pub fn has_priorities(&self) -> bool {
+        self.has_priorities
+    }
+
     /// Returns the stream that is to send next, of those that want to and may.
     pub fn grant(&mut self) -> Option<u32> {
         if self.send_window <= 0 || self.wanting.is_empty() {

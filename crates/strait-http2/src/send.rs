@@ -117,7 +117,16 @@ impl Connection {
 
     /// Returns the number of DATA bytes that the windows allow now.
     pub fn window(&self, stream: u32) -> usize {
-        let of_stream = self.streams.get(&stream).filter(|it| !it.is_reset && it.sending == Sending::Body);
+        self.window_in(stream, Sending::Body)
+    }
+
+    /// Returns the number of DATA bytes that the windows allow after a head that is sent now.
+    pub fn window_after_head(&self, stream: u32) -> usize {
+        self.window_in(stream, Sending::Head)
+    }
+
+    fn window_in(&self, stream: u32, state: Sending) -> usize {
+        let of_stream = self.streams.get(&stream).filter(|it| !it.is_reset && it.sending == state);
         of_stream.map_or(0, |stream| stream.send_window.min(self.send_window).max(0)) as usize
     }
 
