@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use strait_http::fields::Fields;
 use strait_http::forward::{forwarded_fields, via};
 use strait_http::head::{Response, Version};
+use strait_http2::hpack;
 
 use crate::config::via::ViaName;
 
@@ -31,6 +32,56 @@ impl Heads {
         if heads.len() < HEADS_MAX {
             heads.push(head);
         }
+    }
+}
+
+/// Form in which fields of a head are written: text, or the encoding of HTTP/2.
+pub(crate) trait HeadForm {
+    /// Writes a field.
+    fn field(&mut self, name: &str, value: &[u8]);
+    /// Writes a field with a value that `write` appends.
+    fn field_by(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>));
+    /// Writes Via with this proxy alone.
+    fn own_via(&mut self, via: &ViaName);
+
+    /// Writes a field with a number.
+    fn number(&mut self, name: &str, value: u64) {
+        self.field(name, itoa::Buffer::new().format(value).as_bytes());
+    }
+}
+
+/// Head as text.
+impl HeadForm for Vec<u8> {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        push_field(self, name, value);
+    }
+
+    fn field_by(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        self.extend_from_slice(name.as_bytes());
+        self.extend_from_slice(b": ");
+        write(self);
+        self.extend_from_slice(b"\r\n");
+    }
+
+    fn own_via(&mut self, via: &ViaName) {
+        self.extend_from_slice(&via.line);
+    }
+}
+
+/// Header block of HTTP/2.
+pub(crate) struct Block<'b>(pub(crate) &'b mut Vec<u8>);
+
+impl HeadForm for Block<'_> {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        hpack::encode_lower(name.as_bytes(), value, self.0);
+    }
+
+    fn field_by(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        hpack::encode_lower_by(name.as_bytes(), write, self.0);
+    }
+
+    fn own_via(&mut self, via: &ViaName) {
+        self.0.extend_from_slice(&via.block);
     }
 }
 

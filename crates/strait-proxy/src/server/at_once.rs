@@ -1,0 +1,75 @@
+//! Hits in the memory cache that are sent at once on HTTP/2: in the task of the connection, from the
+//! fields of the request, without a stream.
+//!
+//! Requests of routes with rules are left to a stream: rules count requests, and change heads. So
+//! are responses that would have to wait.
+
+use std::cell::OnceCell;
+use std::net::SocketAddr;
+
+use strait_http::cache_status::{Answer, CacheStatus};
+use strait_http::framing;
+
+use crate::cache::worker::Worker;
+use crate::io::http2::opened::Opened;
+use crate::observe::access::{Account, Record};
+use crate::serve::deliver;
+use crate::serve::route::{Route, drop_fields, route};
+use crate::server::connection::{Found, Hit, memory_hit};
+
+/// Outcome of an attempt.
+pub(super) enum Attempt {
+    Answered,
+    /// The stream's user answers, with the result of the lookup if there was one.
+    Left(Option<Found>),
+}
+
+/// Answers a request if the memory cache has the response and it can be sent at once.
+pub(super) fn answer(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Attempt {
+    let Some(found) = find(worker, opened, peer) else { return Attempt::Left(None) };
+    match found {
+        Some(hit) if send(worker, opened, peer, &hit) => Attempt::Answered,
+        Some(hit) => Attempt::Left(Some(Some(Box::new(hit)))),
+        None => Attempt::Left(Some(None)),
+    }
+}
+
+/// Looks a request up in the memory cache; `None` if its route is not for that.
+fn find(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Option<Option<Hit>> {
+    let (settings, path) = (worker.settings(), OnceCell::new());
+    let mut request = opened.request()?;
+    drop_fields(settings, &mut request);
+    let body = framing::of_request(&request).ok()?;
+    let route = route(settings, &request, body, opened.is_encrypted(), &path).ok()?;
+    match &route {
+        Route::Cache(resource) if route.rules().is_none() => {
+            Some(memory_hit(worker, peer.ip(), &request, resource, 0))
+        }
+        Route::Cache(_) | Route::Bypass(_) => None,
+    }
+}
+
+/// Sends, counts and logs a hit; returns false, with nothing sent, if that is not possible at once.
+fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> bool {
+    let ttl = Some(hit.object.times.ttl(worker.now()));
+    let status = CacheStatus { by: &worker.settings().name, answer: Answer::Hit, ttl, detail: None };
+    let mut record = Record { trace: hit.trace, ..Record::default() };
+    let mut block = worker.heads.take();
+    let found = (&*hit.object, &hit.selected);
+    let body = deliver::encode_whole(&mut block, worker, &mut record, found, &status, hit.options);
+    let sent = body.and_then(|body| opened.answer(&block, body));
+    worker.heads.give_back(block);
+    let Some(moved) = sent else { return false };
+    let request = if worker.outputs_request(record.trace.as_ref()) { opened.request() } else { None };
+    worker.account(&Account {
+        client: peer,
+        stream: Some(opened.id()),
+        is_encrypted: opened.is_encrypted(),
+        request: request.as_ref(),
+        record: &record,
+        moved,
+        took: opened.received.elapsed(),
+        is_whole: true,
+    });
+    true
+}
