@@ -32,18 +32,12 @@ pub fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match find(name, value) {
         (index, true) => integer(index, 7, 0x80, out),
         (index, false) => {
-            push_name(index, name, out);
+            integer(index, 4, 0, out);
+            if index == 0 {
+                string(name, out);
+            }
             string(value, out);
         }
-    }
-}
-
-/// Appends the name of a field that gets no entry in the table of the peer: the index of its static
-/// entry, or the name itself if that is 0.
-fn push_name(index: usize, name: &[u8], out: &mut Vec<u8>) {
-    integer(index, 4, 0, out);
-    if index == 0 {
-        string(name, out);
     }
 }
 
@@ -54,35 +48,30 @@ const SHORT_MAX: usize = 127;
 
 /// Appends a field, with its name in lower case (RFC 9113, section 8.2).
 pub fn encode_lower(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    with_lower(name, |name| encode(name, value, out));
-}
-
-/// Like [`encode_lower`], with a value that `write` appends.
-pub fn encode_lower_by(name: &[u8], write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
-    with_lower(name, |name| push_name(find(name, b"").0, name, out));
-    let start = out.len();
-    out.push(0);
-    write(out);
-    let len = out.len() - start - 1;
-    if len < SHORT_MAX {
-        // Without Huffman's code, for which the length must be known first.
-        out[start] = len as u8;
-    } else {
-        let value = out.split_off(start + 1);
-        out.truncate(start);
-        string(&value, out);
-    }
-}
-
-fn with_lower<T>(name: &[u8], run: impl FnOnce(&[u8]) -> T) -> T {
     let mut room = [0; NAME_BYTES];
     match room.get_mut(..name.len()) {
         Some(lower) => {
             lower.copy_from_slice(name);
             lower.make_ascii_lowercase();
-            run(lower)
+            encode(lower, value, out);
         }
-        None => run(&name.to_ascii_lowercase()),
+        None => encode(&name.to_ascii_lowercase(), value, out),
+    }
+}
+
+/// Appends the value of a field, which `write` appends, after the encoding of its name. Without
+/// Huffman's code, for which the length must be known first.
+pub fn encode_value_by(write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    let start = out.len();
+    out.push(0);
+    write(out);
+    let len = out.len() - start - 1;
+    if len < SHORT_MAX {
+        out[start] = len as u8;
+    } else {
+        let value = out.split_off(start + 1);
+        out.truncate(start);
+        string(&value, out);
     }
 }
 

@@ -14,7 +14,7 @@ mod table;
 mod tests;
 
 pub use decode::{Decoder, FieldList};
-pub use encode::{encode, encode_lower, encode_lower_by, forget_table};
+pub use encode::{encode, encode_lower, encode_value_by, forget_table};
 
 /// Error in a header block. The state of the decoder is lost: the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

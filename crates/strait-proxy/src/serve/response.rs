@@ -13,7 +13,8 @@ use crate::cache::worker::Worker;
 use crate::config::rules::ResponseRules;
 use crate::config::settings::Settings;
 use crate::io::head::{
-    Block, HeadForm, push_date, push_field, push_number, push_some, push_status_line, push_via,
+    AGE, Block, CACHE_STATUS, CONTENT_LENGTH, HSTS, HeadForm, TRANSFER_ENCODING, VARY, push_date, push_field,
+    push_number, push_some, push_status_line, push_via,
 };
 use crate::serve::coded;
 
@@ -171,10 +172,10 @@ fn write_added(
     options: ResponseOptions<'_>,
 ) {
     if let Some(age) = age {
-        head.number("Age", age);
+        head.number(&AGE, age);
     }
     if coded::adds_vary(object, options.rules) {
-        head.field("Vary", b"Accept-Encoding");
+        head.field(&VARY, b"Accept-Encoding");
     }
     // The object's own Via stays: a list may have several lines.
     head.own_via(&settings.via);
@@ -228,7 +229,7 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
 }
 
 /// Tells clients for a year to use https only.
-const HSTS: (&str, &[u8]) = ("Strict-Transport-Security", b"max-age=31536000");
+const HSTS_YEAR: &[u8] = b"max-age=31536000";
 
 /// Writes framing, HSTS and Cache-Status.
 fn write_own_fields(
@@ -238,16 +239,15 @@ fn write_own_fields(
     options: ResponseOptions<'_>,
 ) {
     match framing {
-        Framing::Length(length) => head.number("Content-Length", length),
-        Framing::Chunked => head.field("Transfer-Encoding", b"chunked"),
+        Framing::Length(length) => head.number(&CONTENT_LENGTH, length),
+        Framing::Chunked => head.field(&TRANSFER_ENCODING, b"chunked"),
         Framing::None | Framing::ToClose => {}
     }
     if options.has_hsts {
-        let (name, value) = HSTS;
-        head.field(name, value);
+        head.field(&HSTS, HSTS_YEAR);
     }
     if let Some(status) = status {
-        head.field_by("Cache-Status", |out| status.write(out));
+        head.field_by(&CACHE_STATUS, |out| status.write(out));
     }
 }
 
