@@ -355,7 +355,7 @@ impl Connection {
                 self.refuse(id, ErrorCode::Protocol, now)?;
                 return Ok(None);
             }
-            Ok(request) => (priority_of(&request), request.content_length),
+            Ok(request) => (request.priority(), request.content_length),
             Err(_) => {
                 self.refuse(id, ErrorCode::Protocol, now)?;
                 return Ok(None);
@@ -560,9 +560,4 @@ fn check_dependency(stream: u32, payload: &[u8]) -> Result<(), ConnectionError> 
         Some(dependency) if dependency != stream => Ok(()),
         _ => Err(ConnectionError::protocol("a stream that depends on itself")),
     }
-}
-
-fn priority_of(request: &Request<'_>) -> Priority {
-    let lines = request.fields().filter(|(name, _)| *name == b"priority");
-    Priority::of_lines(lines.map(|(_, value)| value))
 }

@@ -1,6 +1,7 @@
 //! Heads of requests (RFC 9113, section 8): checks, and a view of the decoded fields.
 
-use crate::hpack::FieldList;
+use crate::hpack::{Entry, FieldList};
+use crate::priority::Priority;
 
 /// Head of a request. All its parts are valid in HTTP/1.1 as well: names and methods are tokens,
 /// values contain no line end, and the target no space.
@@ -18,6 +19,7 @@ pub struct Request<'a> {
     pub protocol: Option<&'a str>,
     /// Content-Length.
     pub content_length: Option<u64>,
+    has_priority: bool,
     list: Option<&'a FieldList>,
 }
 
@@ -51,16 +53,34 @@ impl<'a> Request<'a> {
         self.list.into_iter().flat_map(fields)
     }
 
+    /// Returns its priority, after [`Self::parse`].
+    pub(crate) fn priority(&self) -> Priority {
+        if !self.has_priority {
+            return Priority::default();
+        }
+        let lines = self.fields().filter(|(name, _)| *name == b"priority");
+        Priority::of_lines(lines.map(|(_, value)| value))
+    }
+
+    /// Like [`Self::fields`], with names as text.
+    pub fn text_fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let others = |entry: &Entry<'_>| !entry.name().starts_with(b":");
+        let entries = self.list.into_iter().flat_map(FieldList::entries).filter(others);
+        // Names of a valid request are ASCII.
+        entries.filter_map(|entry| Some((entry.name_text()?, entry.value())))
+    }
+
     /// Checks a list of fields.
     pub(crate) fn parse(list: &'a FieldList) -> Result<Self, Malformed> {
         let mut request = Self { list: Some(list), ..Self::default() };
         let (mut is_pseudo, mut host) = (true, None);
-        for (name, value) in list.iter() {
+        for entry in list.entries() {
+            let (name, value) = (entry.name(), entry.value());
             if let Some(name) = name.strip_prefix(b":") {
                 if !is_pseudo {
                     return Err("a pseudo-header field after other fields");
                 }
-                request.set(name, value)?;
+                request.set(name, visible(entry)?)?;
                 continue;
             }
             is_pseudo = false;
@@ -68,6 +88,7 @@ impl<'a> Request<'a> {
             match name {
                 b"content-length" => set(&mut request.content_length, length(value)?)?,
                 b"host" => set(&mut host, value)?,
+                b"priority" => request.has_priority = true,
                 _ => {}
             }
         }
@@ -79,23 +100,22 @@ impl<'a> Request<'a> {
     /// pseudo-header fields come first.
     pub(crate) fn of_checked(list: &'a FieldList) -> Self {
         let mut request = Self { list: Some(list), ..Self::default() };
-        let text = |value: &'a [u8]| std::str::from_utf8(value).ok();
-        for (name, value) in list.iter() {
-            match name {
-                b":method" => request.method = text(value).unwrap_or_default(),
-                b":scheme" => request.scheme = text(value),
-                b":authority" => request.authority = text(value),
-                b":path" => request.path = text(value),
-                b":protocol" => request.protocol = text(value),
-                b"content-length" => request.content_length = length(value).ok(),
+        for entry in list.entries() {
+            let text = || entry.value_text();
+            match entry.name() {
+                b":method" => request.method = text().unwrap_or_default(),
+                b":scheme" => request.scheme = text(),
+                b":authority" => request.authority = text(),
+                b":path" => request.path = text(),
+                b":protocol" => request.protocol = text(),
+                b"content-length" => request.content_length = length(entry.value()).ok(),
                 _ => {}
             }
         }
         request
     }
 
-    fn set(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Malformed> {
-        let value = visible(value)?;
+    fn set(&mut self, name: &[u8], value: &'a str) -> Result<(), Malformed> {
         match name {
             b"method" if self.method.is_empty() && is_token(value.as_bytes()) => {
                 self.method = value;
@@ -154,11 +174,17 @@ pub(crate) fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
 
 /// Returns a value without spaces, controls and bytes beyond ASCII, which could change the meaning
 /// of a request line.
-pub(crate) fn visible(value: &[u8]) -> Result<&str, Malformed> {
-    let is_visible = value.iter().all(u8::is_ascii_graphic);
-    let text = std::str::from_utf8(value).ok().filter(|_| is_visible);
-    text.ok_or("a pseudo-header field with a space or a control character")
+fn visible(entry: Entry<'_>) -> Result<&str, Malformed> {
+    check_visible(entry.value())?;
+    entry.value_text().ok_or(INVISIBLE)
 }
+
+/// Checks that a value is one of [`visible`].
+pub(crate) fn check_visible(value: &[u8]) -> Result<(), Malformed> {
+    if value.iter().all(u8::is_ascii_graphic) { Ok(()) } else { Err(INVISIBLE) }
+}
+
+const INVISIBLE: Malformed = "a pseudo-header field with a space or a control character";
 
 pub(crate) fn length(value: &[u8]) -> Result<u64, Malformed> {
     let digits =

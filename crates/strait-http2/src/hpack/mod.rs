@@ -13,6 +13,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use decode::Entry;
 pub use decode::{Decoder, FieldList};
 pub use encode::{encode, encode_lower, encode_value_by, forget_table};
 

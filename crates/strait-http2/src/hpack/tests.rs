@@ -180,3 +180,22 @@ fn written_values_have_any_length() {
         assert_eq!(text(&list), [format!("age: {value}"), format!("age: {value}")]);
     }
 }
+
+#[test]
+fn parts_of_a_list_are_text_if_they_are_utf_8() {
+    let mut list = FieldList::new(4096, 100);
+    for (values, expected) in [
+        ([&b"a"[..], b"b"], [Some("a"), Some("b")]),
+        ([b"a", b"\xff"], [Some("a"), None]),
+        // The bytes of both are one character.
+        ([b"\xc3", b"\xa9"], [None, None]),
+        ([b"", b""], [Some(""), Some("")]),
+    ] {
+        let mut block = Vec::new();
+        values.iter().for_each(|value| encode(b"", value, &mut block));
+        Decoder::new(4096).decode(&block, &mut list).unwrap();
+        let texts: Vec<_> = list.entries().map(Entry::value_text).collect();
+        assert_eq!(texts, expected);
+        assert!(list.iter().map(|(_, value)| value).eq(values));
+    }
+}

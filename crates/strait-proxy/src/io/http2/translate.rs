@@ -70,15 +70,15 @@ pub(super) fn as_parsed<'a>(
         fields.push(Field { name: "Host", value: authority.as_bytes() });
     }
     let mut cookie = None;
-    for (name, value) in request.fields() {
-        if !value.iter().all(is_of_value) {
+    for (name, value) in request.text_fields() {
+        if !value.iter().all(|byte| is_of_value(*byte)) {
             return None;
         }
         match name {
-            b"host" if request.authority.is_some() => {}
-            b"cookie" if cookie.is_some() => return None,
-            b"cookie" => cookie = Some(value),
-            name => fields.push(Field { name: std::str::from_utf8(name).ok()?, value }),
+            "host" if request.authority.is_some() => {}
+            "cookie" if cookie.is_some() => return None,
+            "cookie" => cookie = Some(value),
+            name => fields.push(Field { name, value }),
         }
     }
     if let Some(value) = cookie.filter(|value| !value.is_empty()) {
@@ -88,7 +88,7 @@ pub(super) fn as_parsed<'a>(
 }
 
 /// Returns true for a byte of a field's value in HTTP/1.1 (RFC 9110, section 5.5).
-fn is_of_value(byte: &u8) -> bool {
+fn is_of_value(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
