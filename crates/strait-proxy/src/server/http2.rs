@@ -156,9 +156,8 @@ struct Open {
 impl Open {
     /// Returns true if the limits allow another stream.
     fn is_possible(worker: &Worker, share: &Share, peer: SocketAddr) -> bool {
-        let settings = worker.settings();
-        worker.shared.connections() < settings.connections_max
-            && share.has_room_for_stream(settings, peer.ip())
+        let (settings, open) = (worker.settings(), worker.shared.connections());
+        open < settings.connections_max && share.has_room_for_stream(settings, peer.ip(), open)
     }
 
     fn of(worker: &Rc<Worker>, share: &Share, peer: SocketAddr) -> Option<Self> {
