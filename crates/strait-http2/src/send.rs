@@ -86,6 +86,7 @@ impl Connection {
             if is_response && name.eq_ignore_ascii_case(b"priority") {
                 state.of_response.add(value);
                 state.priority = state.of_response.over(state.priority);
+                self.has_priorities = true;
             }
             hpack::encode_lower(name, value, &mut self.output);
         }

@@ -34,8 +34,11 @@ pub(super) fn answer(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Atte
     }
 }
 
-/// Looks a request up in the memory cache; `None` if its route is not for that.
+/// Looks a request up in the memory cache; `None` if it, or its route, is not for that.
 fn find(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Option<Option<Hit>> {
+    if !opened.may_be_answered() {
+        return None;
+    }
     let (settings, path) = (worker.settings(), OnceCell::new());
     let mut request = opened.request()?;
     drop_fields(settings, &mut request);

@@ -13,7 +13,7 @@ use crate::io::http2::link::{Link, OUTPUT_BYTES, State};
 use crate::io::http2::records::RECORD_BYTES;
 use crate::io::http2::slot::Slot;
 use crate::io::http2::stream::Http2Stream;
-use crate::io::http2::translate::{Method, as_parsed, write_request};
+use crate::io::http2::translate::{Method, TargetForm, as_parsed, write_request};
 use crate::io::moved::Moved;
 
 /// Request of a client.
@@ -21,6 +21,7 @@ use crate::io::moved::Moved;
 pub(crate) struct Opened {
     link: Link,
     opening: Opening,
+    form: TargetForm,
     is_encrypted: bool,
     is_encrypted_here: bool,
     /// Time at which its head was received.
@@ -41,7 +42,8 @@ impl Opened {
     pub(super) fn new(link: Link, opening: Opening, state: &State) -> Self {
         let (is_encrypted, is_encrypted_here) =
             (state.transport.is_encrypted(), state.transport.is_encrypted_here());
-        Self { link, opening, is_encrypted, is_encrypted_here, received: state.received }
+        let State { form, received, .. } = *state;
+        Self { link, opening, form, is_encrypted, is_encrypted_here, received }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -53,12 +55,15 @@ impl Opened {
         self.is_encrypted
     }
 
-    /// Returns its head, as a stream's user would read it; `None` if the request has a body or
-    /// begins a tunnel, or if only its text has that form.
+    /// Returns true if it has no body, and no stream waits.
+    pub(crate) fn may_be_answered(&self) -> bool {
+        self.opening.is_last && !self.link.state().has_waiting()
+    }
+
+    /// Returns its head, as a stream's user would read it; `None` if the request begins a tunnel,
+    /// or if only its text has that form.
     pub(crate) fn request(&self) -> Option<head::Request<'_>> {
-        let Opening { method, is_last, head, .. } = &self.opening;
-        let form = self.link.state().form;
-        if *is_last { as_parsed(&head.request(), *method, form) } else { None }
+        as_parsed(&self.opening.head.request(), self.opening.method, self.form)
     }
 
     /// Sends a whole response with a head that is encoded in `block`, and returns the bytes of its
@@ -98,7 +103,7 @@ impl Opened {
         let state = &mut *self.link.state();
         let mut slot = Slot { is_ended: is_last, ..Slot::default() };
         let text = &mut slot.received.bytes;
-        slot.is_chunked = write_request(text, &head.request(), method, state.form, !is_last);
+        slot.is_chunked = write_request(text, &head.request(), method, self.form, !is_last);
         slot.note_head(0);
         state.slots.insert(id, slot);
         state.protocol.give_back(head);
