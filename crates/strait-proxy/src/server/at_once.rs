@@ -9,8 +9,10 @@ use std::net::SocketAddr;
 
 use strait_http::cache_status::{Answer, CacheStatus};
 use strait_http::framing;
+use strait_http::head::Request;
 
 use crate::cache::worker::Worker;
+use crate::config::sites::Resource;
 use crate::io::http2::opened::Opened;
 use crate::observe::access::{Account, Record};
 use crate::serve::deliver;
@@ -26,16 +28,23 @@ pub(super) enum Attempt {
 
 /// Answers a request if the memory cache has the response and it can be sent at once.
 pub(super) fn answer(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Attempt {
-    let Some(found) = find(worker, opened, peer) else { return Attempt::Left(None) };
-    match found {
-        Some(hit) if send(worker, opened, peer, &hit) => Attempt::Answered,
-        Some(hit) => Attempt::Left(Some(Some(Box::new(hit)))),
-        None => Attempt::Left(Some(None)),
+    let look =
+        |request: &Request<'_>, resource: &Resource<'_>| memory_hit(worker, peer.ip(), request, resource, 0);
+    match with_resource(worker, opened, look) {
+        Some(Some(hit)) if send(worker, opened, peer, &hit) => Attempt::Answered,
+        Some(Some(hit)) => Attempt::Left(Some(Found::Hit(Box::new(hit)))),
+        Some(None) => Attempt::Left(Some(Found::Nothing)),
+        None => Attempt::Left(None),
     }
 }
 
-/// Looks a request up in the memory cache; `None` if it, or its route, is not for that.
-fn find(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Option<Option<Hit>> {
+/// Calls `look` with a request and its resource; `None` if the request, or its route, is not to be
+/// answered at once.
+fn with_resource<T>(
+    worker: &Worker,
+    opened: &Opened,
+    look: impl FnOnce(&Request<'_>, &Resource<'_>) -> T,
+) -> Option<T> {
     if !opened.may_be_answered() {
         return None;
     }
@@ -45,9 +54,7 @@ fn find(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Option<Option<Hit
     let body = framing::of_request(&request).ok()?;
     let route = route(settings, &request, body, opened.is_encrypted(), &path).ok()?;
     match &route {
-        Route::Cache(resource) if route.rules().is_none() => {
-            Some(memory_hit(worker, peer.ip(), &request, resource, 0))
-        }
+        Route::Cache(resource) if route.rules().is_none() => Some(look(&request, resource)),
         Route::Cache(_) | Route::Bypass(_) => None,
     }
 }

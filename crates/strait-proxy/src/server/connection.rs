@@ -69,8 +69,13 @@ enum Next {
     Malformed(Malformed),
 }
 
-/// Result of a lookup in the memory cache; `None` if it cannot answer the request.
-pub(super) type Found = Option<Box<Hit>>;
+/// Result of a lookup in the memory cache.
+#[derive(Debug)]
+pub(super) enum Found {
+    Hit(Box<Hit>),
+    /// It cannot answer the request.
+    Nothing,
+}
 
 /// Response in the memory cache that may be sent without validation.
 #[derive(Debug)]
@@ -274,10 +279,10 @@ impl Client {
             Err(error) => return Next::Malformed(error),
         };
         *begun = None;
-        let found = found.take();
-        if let Some(Some(hit)) = found {
-            return Next::Hit(Hit { head_len: len, ..*hit });
-        }
+        let is_looked_up = match found.take() {
+            Some(Found::Hit(hit)) => return Next::Hit(Hit { head_len: len, ..*hit }),
+            found => found.is_some(),
+        };
         set_version(socket, &mut request);
         let body = framing::of_request(&request);
         let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted(), &path);
@@ -288,7 +293,7 @@ impl Client {
         {
             is_changed = route.apply(rules, &mut request, peer.ip());
         }
-        if found.is_none()
+        if !is_looked_up
             && let Ok(Route::Cache(resource)) = &route
             && let Some(hit) = memory_hit(worker, peer.ip(), &request, resource, len)
         {
