@@ -192,7 +192,9 @@ fn parts_of_a_list_are_text_if_they_are_utf_8() {
         ([b"", b""], [Some(""), Some("")]),
     ] {
         let mut block = Vec::new();
-        values.iter().for_each(|value| encode(b"", value, &mut block));
+        for value in values {
+            encode(b"", value, &mut block);
+        }
         Decoder::new(4096).decode(&block, &mut list).unwrap();
         let texts: Vec<_> = list.entries().map(Entry::value_text).collect();
         assert_eq!(texts, expected);

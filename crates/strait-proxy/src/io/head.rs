@@ -42,19 +42,13 @@ pub(crate) struct Name {
     block: &'static [u8],
 }
 
-impl Name {
-    /// Name with an index of the static table, which takes two bytes.
-    const fn indexed(text: &'static str, block: &'static [u8; 2]) -> Self {
-        Self { text, block }
-    }
-}
-
-pub(crate) const AGE: Name = Name::indexed("Age", &[0x0f, 21 - 15]);
+// An index of the static table from 15 on takes two bytes (RFC 7541, section 5.1).
+pub(crate) const AGE: Name = Name { text: "Age", block: &[0x0f, 21 - 15] };
 pub(crate) const CACHE_STATUS: Name = Name { text: "Cache-Status", block: b"\x00\x0ccache-status" };
-pub(crate) const CONTENT_LENGTH: Name = Name::indexed("Content-Length", &[0x0f, 28 - 15]);
-pub(crate) const HSTS: Name = Name::indexed("Strict-Transport-Security", &[0x0f, 56 - 15]);
-pub(crate) const TRANSFER_ENCODING: Name = Name::indexed("Transfer-Encoding", &[0x0f, 57 - 15]);
-pub(crate) const VARY: Name = Name::indexed("Vary", &[0x0f, 59 - 15]);
+pub(crate) const CONTENT_LENGTH: Name = Name { text: "Content-Length", block: &[0x0f, 28 - 15] };
+pub(crate) const HSTS: Name = Name { text: "Strict-Transport-Security", block: &[0x0f, 56 - 15] };
+pub(crate) const TRANSFER_ENCODING: Name = Name { text: "Transfer-Encoding", block: &[0x0f, 57 - 15] };
+pub(crate) const VARY: Name = Name { text: "Vary", block: &[0x0f, 59 - 15] };
 
 /// Form in which fields of a head are written: text, or the encoding of HTTP/2.
 pub(crate) trait HeadForm {

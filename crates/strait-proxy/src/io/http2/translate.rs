@@ -282,7 +282,9 @@ mod tests {
         let now = std::time::Instant::now();
         let mut connection = Connection::new(Limits::default(), now);
         let mut block = Vec::new();
-        fields.iter().for_each(|(name, value)| encode(name, value, &mut block));
+        for (name, value) in fields {
+            encode(name, value, &mut block);
+        }
         let [_, len @ ..] = (block.len() as u32).to_be_bytes();
         let bytes = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &len, &[1, 4, 0, 0, 0, 1], &block].concat();
         let mut rest = &bytes[..];
