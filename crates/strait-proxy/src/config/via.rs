@@ -14,7 +14,7 @@ pub(crate) struct ViaName {
     pub(crate) text: String,
     /// `Via: 1.1 text`, with its line's end.
     pub(crate) line: Vec<u8>,
-    /// The same field in the encoding of HTTP/2.
+    /// That field in the encoding of HTTP/2.
     pub(crate) block: Vec<u8>,
     is_random: bool,
 }

@@ -1,4 +1,4 @@
-//! Hits in the memory cache that are sent at once on HTTP/2: in the task of the connection, from the
+//! Hits in the memory cache that are sent at once on HTTP/2: in the task of the connection, by the
 //! fields of the request, without a stream.
 //!
 //! Requests of routes with rules are left to a stream: rules count requests, and change heads. So

@@ -6,8 +6,8 @@ use std::time::Instant;
 use strait_http2::{Abuse, Connection, Limits};
 
 use crate::io::buffer::Buffer;
-use crate::io::http2::link::{HEAD_BYTES, Lent, Link, State};
-use crate::io::http2::opened::{Opened, Opening};
+use crate::io::http2::link::{HEAD_BYTES, Lent, Link, Opening, State};
+use crate::io::http2::opened::Opened;
 use crate::io::http2::translate::{Method, TargetForm};
 use crate::io::stream::Stream;
 

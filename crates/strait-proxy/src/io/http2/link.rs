@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use strait_http2::{Abuse, Connection, ErrorCode, Event};
+use strait_http2::{Abuse, Connection, ErrorCode, Event, RequestHead};
 use strait_transfer::pipe::Pipe;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
-use crate::io::http2::opened::Opening;
 use crate::io::http2::slot::{Slot, StreamFailure};
-use crate::io::http2::translate::TargetForm;
+use crate::io::http2::translate::{Method, TargetForm};
 use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use tokio::io::Interest;
@@ -80,6 +79,16 @@ pub(super) enum Lent {
     /// All pipes are in use: data is copied until the connection is idle.
     Refused,
     Pipe(Pipe),
+}
+
+/// New request.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) id: u32,
+    pub(super) method: Method,
+    /// True if it has no body.
+    pub(super) is_last: bool,
+    pub(super) head: RequestHead,
 }
 
 /// New request, if there is one; an error with the exceeded limit after a violation.

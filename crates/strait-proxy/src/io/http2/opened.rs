@@ -7,13 +7,12 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 use strait_http::head;
-use strait_http2::RequestHead;
 
-use crate::io::http2::link::{Link, OUTPUT_BYTES, State};
+use crate::io::http2::link::{Link, OUTPUT_BYTES, Opening, State};
 use crate::io::http2::records::RECORD_BYTES;
 use crate::io::http2::slot::Slot;
 use crate::io::http2::stream::Http2Stream;
-use crate::io::http2::translate::{Method, TargetForm, as_parsed, write_request};
+use crate::io::http2::translate::{TargetForm, as_parsed, write_request};
 use crate::io::moved::Moved;
 
 /// Request of a client.
@@ -26,16 +25,6 @@ pub(crate) struct Opened {
     is_encrypted_here: bool,
     /// Time at which its head was received.
     pub(crate) received: Instant,
-}
-
-/// Stream of a request.
-#[derive(Debug)]
-pub(in crate::io::http2) struct Opening {
-    pub(super) id: u32,
-    pub(super) method: Method,
-    /// True if it has no body.
-    pub(super) is_last: bool,
-    pub(super) head: RequestHead,
 }
 
 impl Opened {
