@@ -95,14 +95,16 @@ impl<'b> Authority<'b> {
     /// `text` is not an authority, or has user information, which RFC 9110, section 4.2.4, advises
     /// to refuse.
     pub fn parse(text: &'b str) -> Result<Self, Malformed> {
-        if text.contains('@') {
+        // Bytes, because short texts are searched faster so than by characters.
+        let find = |wanted| text.bytes().position(|byte| byte == wanted);
+        if find(b'@').is_some() {
             return Err(Malformed::Syntax("user information in an authority"));
         }
         let (host, port) = if let Some(inside) = text.strip_prefix('[') {
             let (address, port) = inside.split_once(']').ok_or(NO_HOST)?;
             (Host::V6(address.parse().map_err(|_| NO_HOST)?), port)
         } else {
-            let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            let (host, port) = text.split_at(find(b':').unwrap_or(text.len()));
             (name(host)?, port)
         };
         Ok(Self { host, port: port_of(port)? })

@@ -6,7 +6,7 @@ use crate::connection::{Connection, Event};
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{STREAM_MAX, number};
 use crate::limits::Abuse;
-use crate::request::{check_field, visible};
+use crate::request::{check_field, check_visible};
 use crate::response::Response;
 use crate::settings::Side;
 use crate::stream::{Awaited, Sending, Stream};
@@ -152,7 +152,7 @@ impl Connection {
 /// server that speaks HTTP/1.1 behind the origin.
 fn check_sent(name: &[u8], value: &[u8]) -> Result<(), ConnectionError> {
     let checked = match name {
-        [b':', ..] => visible(value).map(drop),
+        [b':', ..] => check_visible(value),
         _ => check_field(name, value),
     };
     checked.map_err(ConnectionError::protocol)

@@ -9,7 +9,7 @@ use crate::frame::{PREFACE, STREAM_MAX, push_go_away, push_reset};
 use crate::hpack::{Decoder, FieldList};
 use crate::limits::{Abuse, Limits, Meters};
 use crate::receive::Reading;
-use crate::request::{Request, fields};
+use crate::request::{Request, RequestHead, fields};
 use crate::response::Response;
 use crate::schedule::GroupTurns;
 use crate::settings::{Peer, Side, TABLE_BYTES, WINDOW_DEFAULT, push_own};
@@ -108,6 +108,7 @@ pub struct Connection {
     /// Blocks that may still come for requests that were given up.
     pub(crate) late_blocks: usize,
     pub(crate) turns: u64,
+    pub(crate) has_priorities: bool,
     pub(crate) group_turns: GroupTurns,
 }
 
@@ -163,6 +164,7 @@ impl Connection {
             is_left: false,
             late_blocks: 0,
             turns: 0,
+            has_priorities: false,
             group_turns: GroupTurns::default(),
         };
         connection.widen_own(limits.connection_window.saturating_sub(WINDOW_DEFAULT));
@@ -174,8 +176,28 @@ impl Connection {
     /// # Errors
     /// There was no such event.
     pub fn request(&self) -> Result<Request<'_>, ConnectionError> {
-        let view = if self.is_checked { Request::of_checked } else { Request::parse };
-        view(&self.list).map_err(ConnectionError::protocol)
+        if self.is_checked {
+            return Ok(Request::of_checked(&self.list));
+        }
+        Request::parse(&self.list).map_err(ConnectionError::protocol)
+    }
+
+    /// Takes the head of the request of the last event, so that the connection may be used while
+    /// the head is read; [`Connection::request`] returns it no more. [`Connection::give_back`]
+    /// takes its memory for the next ones. `None` if there was no such event.
+    pub fn take_request(&mut self) -> Option<RequestHead> {
+        let empty = || FieldList::new(self.limits.head_bytes, self.limits.fields);
+        if !std::mem::take(&mut self.is_checked) {
+            return None;
+        }
+        Some(RequestHead::new(std::mem::replace(&mut self.list, empty())))
+    }
+
+    /// Keeps the memory of a head.
+    pub fn give_back(&mut self, head: RequestHead) {
+        if !self.is_checked {
+            self.list = head.into_list();
+        }
     }
 
     /// Returns the head of the response of the last event.

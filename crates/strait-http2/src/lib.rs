@@ -59,5 +59,5 @@ pub use error::{ConnectionError, ErrorCode};
 pub use frame::{FRAME_HEAD_BYTES, PREFACE};
 pub use limits::{Abuse, Limits};
 pub use priority::Priority;
-pub use request::Request;
+pub use request::{Request, RequestHead};
 pub use response::Response;

@@ -355,13 +355,14 @@ impl Connection {
                 self.refuse(id, ErrorCode::Protocol, now)?;
                 return Ok(None);
             }
-            Ok(request) => (priority_of(&request), request.content_length),
+            Ok(request) => (request.priority(), request.content_length),
             Err(_) => {
                 self.refuse(id, ErrorCode::Protocol, now)?;
                 return Ok(None);
             }
         };
         self.meters.opened();
+        self.has_priorities |= priority != Priority::default();
         let stream = Stream {
             receives: !is_last,
             content_left: content_length,
@@ -446,6 +447,7 @@ impl Connection {
         if head.stream != 0 || id == 0 {
             return Err(ConnectionError::protocol("PRIORITY_UPDATE on a stream, or for none"));
         }
+        self.has_priorities = true;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.priority = stream.of_response.over(Priority::parse(value));
         }
@@ -558,9 +560,4 @@ fn check_dependency(stream: u32, payload: &[u8]) -> Result<(), ConnectionError> 
         Some(dependency) if dependency != stream => Ok(()),
         _ => Err(ConnectionError::protocol("a stream that depends on itself")),
     }
-}
-
-fn priority_of(request: &Request<'_>) -> Priority {
-    let lines = request.fields().filter(|(name, _)| *name == b"priority");
-    Priority::of_lines(lines.map(|(_, value)| value))
 }

@@ -1,6 +1,7 @@
 //! Heads of requests (RFC 9113, section 8): checks, and a view of the decoded fields.
 
-use crate::hpack::FieldList;
+use crate::hpack::{Entry, FieldList};
+use crate::priority::Priority;
 
 /// Head of a request. All its parts are valid in HTTP/1.1 as well: names and methods are tokens,
 /// values contain no line end, and the target no space.
@@ -18,7 +19,29 @@ pub struct Request<'a> {
     pub protocol: Option<&'a str>,
     /// Content-Length.
     pub content_length: Option<u64>,
+    has_priority: bool,
     list: Option<&'a FieldList>,
+}
+
+/// Head of a request apart from its connection.
+#[derive(Debug)]
+pub struct RequestHead(FieldList);
+
+impl RequestHead {
+    /// Head with the fields of a list that [`Request::parse`] has accepted.
+    pub(crate) fn new(list: FieldList) -> Self {
+        Self(list)
+    }
+
+    /// Returns its parts.
+    pub fn request(&self) -> Request<'_> {
+        Request::of_checked(&self.0)
+    }
+
+    pub(crate) fn into_list(mut self) -> FieldList {
+        self.0.clear();
+        self.0
+    }
 }
 
 /// Reason for which a request, or trailers, are malformed (RFC 9113, section 8.1.1).
@@ -30,36 +53,69 @@ impl<'a> Request<'a> {
         self.list.into_iter().flat_map(fields)
     }
 
+    /// Returns its priority, after [`Self::parse`].
+    pub(crate) fn priority(&self) -> Priority {
+        if !self.has_priority {
+            return Priority::default();
+        }
+        let lines = self.fields().filter(|(name, _)| *name == b"priority");
+        Priority::of_lines(lines.map(|(_, value)| value))
+    }
+
+    /// Like [`Self::fields`], with names as text.
+    pub fn text_fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let others = |entry: &Entry<'_>| !entry.name().starts_with(b":");
+        let entries = self.list.into_iter().flat_map(FieldList::entries).filter(others);
+        // Names of a valid request are ASCII.
+        entries.filter_map(|entry| Some((entry.name_text()?, entry.value())))
+    }
+
     /// Checks a list of fields.
     pub(crate) fn parse(list: &'a FieldList) -> Result<Self, Malformed> {
-        let request = Self::of_checked(list)?;
-        request.fields().try_for_each(|(name, value)| check_field(name, value))?;
-        request.check()?;
-        Ok(request)
-    }
-
-    /// Returns the view of a list that [`Self::parse`] has accepted, without the checks of each
-    /// field.
-    pub(crate) fn of_checked(list: &'a FieldList) -> Result<Self, Malformed> {
         let mut request = Self { list: Some(list), ..Self::default() };
-        let mut is_pseudo = true;
-        for (name, value) in list.iter() {
-            match name.strip_prefix(b":") {
-                Some(_) if !is_pseudo => return Err("a pseudo-header field after other fields"),
-                Some(name) => request.set(name, value)?,
-                None => {
-                    is_pseudo = false;
-                    if name == b"content-length" {
-                        set(&mut request.content_length, length(value)?)?;
-                    }
+        let (mut is_pseudo, mut host) = (true, None);
+        for entry in list.entries() {
+            let (name, value) = (entry.name(), entry.value());
+            if let Some(name) = name.strip_prefix(b":") {
+                if !is_pseudo {
+                    return Err("a pseudo-header field after other fields");
                 }
+                request.set(name, visible(entry)?)?;
+                continue;
+            }
+            is_pseudo = false;
+            check_field(name, value)?;
+            match name {
+                b"content-length" => set(&mut request.content_length, length(value)?)?,
+                b"host" => set(&mut host, value)?,
+                b"priority" => request.has_priority = true,
+                _ => {}
             }
         }
+        request.check(host)?;
         Ok(request)
     }
 
-    fn set(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Malformed> {
-        let value = visible(value)?;
+    /// Returns the view of a list that [`Self::parse`] has accepted, without the checks. Its
+    /// pseudo-header fields come first.
+    pub(crate) fn of_checked(list: &'a FieldList) -> Self {
+        let mut request = Self { list: Some(list), ..Self::default() };
+        for entry in list.entries() {
+            let text = || entry.value_text();
+            match entry.name() {
+                b":method" => request.method = text().unwrap_or_default(),
+                b":scheme" => request.scheme = text(),
+                b":authority" => request.authority = text(),
+                b":path" => request.path = text(),
+                b":protocol" => request.protocol = text(),
+                b"content-length" => request.content_length = length(entry.value()).ok(),
+                _ => {}
+            }
+        }
+        request
+    }
+
+    fn set(&mut self, name: &[u8], value: &'a str) -> Result<(), Malformed> {
         match name {
             b"method" if self.method.is_empty() && is_token(value.as_bytes()) => {
                 self.method = value;
@@ -73,8 +129,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// RFC 9113 s8.3.1, s8.5; RFC 8441 s4.
-    fn check(&self) -> Result<(), Malformed> {
+    /// RFC 9113 s8.3.1, s8.5; RFC 8441 s4. `host` is the value of the field Host.
+    fn check(&self, host: Option<&[u8]>) -> Result<(), Malformed> {
         let is_target =
             self.path.is_some_and(|path| path.starts_with('/') || (path == "*" && self.method == "OPTIONS"));
         // Other schemes are not for HTTP, and would be part of the target that a proxy reads.
@@ -89,10 +145,9 @@ impl<'a> Request<'a> {
         if !is_valid {
             return Err("missing, empty or excess pseudo-header fields");
         }
-        let hosts = || self.fields().filter(|(name, _)| *name == b"host");
         let is_same =
             |host: &[u8]| self.authority.is_none_or(|own| own.as_bytes().eq_ignore_ascii_case(host));
-        if hosts().count() > 1 || !hosts().all(|(_, host)| is_same(host)) {
+        if !host.is_none_or(is_same) {
             return Err("several hosts");
         }
         Ok(())
@@ -119,11 +174,17 @@ pub(crate) fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
 
 /// Returns a value without spaces, controls and bytes beyond ASCII, which could change the meaning
 /// of a request line.
-pub(crate) fn visible(value: &[u8]) -> Result<&str, Malformed> {
-    let text =
-        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
-    text.ok_or("a pseudo-header field with a space or a control character")
+fn visible(entry: Entry<'_>) -> Result<&str, Malformed> {
+    check_visible(entry.value())?;
+    entry.value_text().ok_or(INVISIBLE)
 }
+
+/// Checks that a value is one of [`visible`].
+pub(crate) fn check_visible(value: &[u8]) -> Result<(), Malformed> {
+    if value.iter().all(u8::is_ascii_graphic) { Ok(()) } else { Err(INVISIBLE) }
+}
+
+const INVISIBLE: Malformed = "a pseudo-header field with a space or a control character";
 
 pub(crate) fn length(value: &[u8]) -> Result<u64, Malformed> {
     let digits =

@@ -19,6 +19,17 @@ impl Connection {
         }
     }
 
+    /// Returns true if the user of a stream waits for its turn, and may send.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting().next().is_some()
+    }
+
+    /// Returns true if a stream had another priority than the default: an earlier response may have
+    /// to wait for a later one.
+    pub fn has_priorities(&self) -> bool {
+        self.has_priorities
+    }
+
     /// Returns the stream that is to send next, of those that want to and may.
     pub fn grant(&mut self) -> Option<u32> {
         if self.send_window <= 0 || self.wanting.is_empty() {
@@ -30,12 +41,7 @@ impl Connection {
             let turn = if stream.priority.is_incremental { stream.turn } else { group };
             (stream.priority.urgency, turn, id)
         };
-        let may_send = |(_, stream): &(u32, &Stream)| {
-            stream.sending == Sending::Body && !stream.is_reset && stream.send_window > 0
-        };
-        // Most streams of a connection with many do not wait for a turn.
-        let wanting = self.wanting.iter().filter_map(|id| Some((*id, self.streams.get(id)?)));
-        let (_, _, id) = wanting.filter(may_send).map(place).min()?;
+        let (_, _, id) = self.waiting().map(place).min()?;
         self.wanting.remove(&id);
         self.turns += 1;
         let stream = self.streams.get_mut(&id)?;
@@ -46,5 +52,14 @@ impl Connection {
             *group = self.turns;
         }
         Some(id)
+    }
+
+    /// Returns the streams that may send, and of which the users wait for their turns.
+    fn waiting(&self) -> impl Iterator<Item = (u32, &Stream)> {
+        let may_send = |(_, stream): &(u32, &Stream)| {
+            stream.sending == Sending::Body && !stream.is_reset && stream.send_window > 0
+        };
+        // Most streams of a connection with many do not wait for a turn.
+        self.wanting.iter().filter_map(|id| Some((*id, self.streams.get(id)?))).filter(may_send)
     }
 }

@@ -86,6 +86,7 @@ impl Connection {
             if is_response && name.eq_ignore_ascii_case(b"priority") {
                 state.of_response.add(value);
                 state.priority = state.of_response.over(state.priority);
+                self.has_priorities = true;
             }
             hpack::encode_lower(name, value, &mut self.output);
         }
@@ -117,7 +118,16 @@ impl Connection {
 
     /// Returns the number of DATA bytes that the windows allow now.
     pub fn window(&self, stream: u32) -> usize {
-        let of_stream = self.streams.get(&stream).filter(|it| !it.is_reset && it.sending == Sending::Body);
+        self.window_in(stream, Sending::Body)
+    }
+
+    /// Returns the number of DATA bytes that the windows allow after a head that is sent now.
+    pub fn window_after_head(&self, stream: u32) -> usize {
+        self.window_in(stream, Sending::Head)
+    }
+
+    fn window_in(&self, stream: u32, state: Sending) -> usize {
+        let of_stream = self.streams.get(&stream).filter(|it| !it.is_reset && it.sending == state);
         of_stream.map_or(0, |stream| stream.send_window.min(self.send_window).max(0)) as usize
     }
 

@@ -199,8 +199,9 @@ fn data_waits_for_windows() {
     let mut server = Server::new();
     server.take(&[settings(4, 10), get(1)].concat()).unwrap();
     assert_eq!(server.connection.window(1), 0, "no head was sent");
+    assert_eq!(server.connection.window_after_head(1), 10);
     server.respond(1, false);
-    assert_eq!(server.connection.window(1), 10);
+    assert_eq!((server.connection.window(1), server.connection.window_after_head(1)), (10, 0));
     server.connection.push_data(1, b"0123456789", false);
     assert_eq!(server.connection.window(1), 0);
     // A reduced setting makes a window negative.
@@ -211,6 +212,61 @@ fn data_waits_for_windows() {
     assert_eq!(server.connection.window(1), 3);
     let error = server.take(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])).unwrap_err();
     assert_eq!(error.code, ErrorCode::FlowControl);
+}
+
+#[test]
+fn head_can_be_taken_once_for_each_request() {
+    let mut server = Server::new();
+    assert!(server.connection.take_request().is_none());
+    server.take(&get(1)).unwrap();
+    let head = server.connection.take_request().unwrap();
+    assert!(server.connection.take_request().is_none() && server.connection.request().is_err());
+    server.respond(1, true);
+    assert_eq!((head.request().method, head.request().path), ("GET", Some("/")));
+    server.take(&post(3, &[])).unwrap();
+    // A head of an earlier request does not replace this one.
+    server.connection.give_back(head);
+    let head = server.connection.take_request().unwrap();
+    assert_eq!(head.request().text_fields().count(), 0);
+    server.connection.give_back(head);
+    assert!(server.connection.take_request().is_none());
+    server.take(&[data(3, 0, flag::END_STREAM), get(5)].concat()).unwrap();
+    assert_eq!(server.connection.request().unwrap().method, "GET");
+    // Trailers are no request.
+    server.take(&[post(7, &[]), frame(kind::HEADERS, 5, 7, &block(&[("a", "b")]))].concat()).unwrap();
+    assert!(server.connection.take_request().is_none());
+}
+
+#[test]
+fn waiting_streams_are_those_that_may_send() {
+    let mut server = Server::new();
+    server.take(&[settings(4, 0), get(1)].concat()).unwrap();
+    server.respond(1, false);
+    server.connection.want(1, true);
+    assert!(!server.connection.has_waiting(), "no window");
+    server.take(&frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 6])).unwrap();
+    assert!(server.connection.has_waiting());
+    assert_eq!(server.connection.grant(), Some(1));
+    assert!(!server.connection.has_waiting());
+}
+
+#[test]
+fn priorities_are_noted_unless_they_are_the_default() {
+    let with = |value: &str| {
+        let fields = [GET, &[("priority", value)]].concat();
+        frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block(&fields))
+    };
+    let update = frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 9, b'u', b'=', b'0']);
+    for (bytes, expected) in [(get(1), false), (with("u=3, i"), false), (with("u=1"), true), (update, true)] {
+        let mut server = Server::new();
+        server.take(&bytes).unwrap();
+        assert_eq!(server.connection.has_priorities(), expected, "{bytes:?}");
+    }
+    let mut server = Server::new();
+    server.take(&get(1)).unwrap();
+    let fields = [(&b":status"[..], &b"200"[..]), (b"priority", b"u=5")];
+    server.connection.respond(1, fields.into_iter(), false);
+    assert!(server.connection.has_priorities());
 }
 
 #[test]

@@ -11,7 +11,10 @@ const INTEGER_MAX: usize = 1 << 28;
 /// Decoded fields, in memory that is reused.
 #[derive(Debug)]
 pub struct FieldList {
-    text: Vec<u8>,
+    /// Names and values while a block is decoded, and after that unless they are UTF-8.
+    bytes: Vec<u8>,
+    /// Names and values of a decoded block if they are UTF-8: one check serves all of them.
+    text: String,
     fields: Vec<(Range<usize>, Range<usize>)>,
     size: usize,
     size_max: usize,
@@ -27,13 +30,17 @@ impl FieldList {
     /// List of at most `fields_max` fields and `size_max` bytes, counted as in
     /// SETTINGS_MAX_HEADER_LIST_SIZE: name, value and 32 bytes for each field.
     pub fn new(size_max: usize, fields_max: usize) -> Self {
-        Self { text: Vec::new(), fields: Vec::new(), size: 0, size_max, fields_max, is_over: false }
+        let (bytes, text, fields) = (Vec::new(), String::new(), Vec::new());
+        Self { bytes, text, fields, size: 0, size_max, fields_max, is_over: false }
     }
 
     /// Removes all fields.
     pub fn clear(&mut self) {
         (self.size, self.is_over) = (0, false);
-        self.text.clear();
+        if !self.text.is_empty() {
+            self.bytes = std::mem::take(&mut self.text).into_bytes();
+        }
+        self.bytes.clear();
         self.fields.clear();
     }
 
@@ -44,23 +51,72 @@ impl FieldList {
 
     /// Returns the fields in the order of the block.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
-        self.fields.iter().map(|(name, value)| (&self.text[name.clone()], &self.text[value.clone()]))
+        self.entries().map(|entry| (entry.name(), entry.value()))
     }
 
-    /// Keeps the field in `text` from `start` on, if it fits.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> + Clone {
+        self.fields.iter().map(|(name, value)| Entry { list: self, name, value })
+    }
+
+    /// Keeps the field in `bytes` from `start` on, if it fits.
     fn push(&mut self, start: usize, name_len: usize) -> Result<(), HpackError> {
-        let (middle, end) = (start + name_len, self.text.len());
+        let (middle, end) = (start + name_len, self.bytes.len());
         self.size += end - start + ENTRY_BYTES;
         if self.size > self.size_max.saturating_mul(Self::EXPANDED_MAX) {
             return Err(HpackError::Bomb);
         }
         self.is_over |= self.size > self.size_max || self.fields.len() >= self.fields_max;
         if self.is_over {
-            self.text.truncate(start);
+            self.bytes.truncate(start);
         } else {
             self.fields.push((start..middle, middle..end));
         }
         Ok(())
+    }
+
+    /// Ends the list: all fields were decoded.
+    fn finish(&mut self) {
+        match String::from_utf8(std::mem::take(&mut self.bytes)) {
+            Ok(text) if text.is_empty() => self.bytes = text.into_bytes(),
+            Ok(text) => self.text = text,
+            Err(error) => self.bytes = error.into_bytes(),
+        }
+    }
+
+    fn all(&self) -> &[u8] {
+        if self.text.is_empty() { &self.bytes } else { self.text.as_bytes() }
+    }
+
+    fn text(&self, part: &Range<usize>) -> Option<&str> {
+        self.text.get(part.clone()).or_else(|| std::str::from_utf8(&self.all()[part.clone()]).ok())
+    }
+}
+
+/// Field of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    list: &'a FieldList,
+    name: &'a Range<usize>,
+    value: &'a Range<usize>,
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn name(self) -> &'a [u8] {
+        &self.list.all()[self.name.clone()]
+    }
+
+    pub(crate) fn value(self) -> &'a [u8] {
+        &self.list.all()[self.value.clone()]
+    }
+
+    /// Returns the name if it is UTF-8.
+    pub(crate) fn name_text(self) -> Option<&'a str> {
+        self.list.text(self.name)
+    }
+
+    /// Returns the value if it is UTF-8.
+    pub(crate) fn value_text(self) -> Option<&'a str> {
+        self.list.text(self.value)
     }
 }
 
@@ -100,14 +156,15 @@ impl Decoder {
             }
             is_first = false;
         }
+        list.finish();
         Ok(())
     }
 
     fn indexed(&self, input: &mut Input<'_>, list: &mut FieldList) -> Result<(), HpackError> {
         let (name, value) = self.table.get(input.integer(7)?).ok_or(HpackError::Index)?;
-        let start = list.text.len();
-        list.text.extend_from_slice(name);
-        list.text.extend_from_slice(value);
+        let start = list.bytes.len();
+        list.bytes.extend_from_slice(name);
+        list.bytes.extend_from_slice(value);
         list.push(start, name.len())
     }
 
@@ -118,15 +175,15 @@ impl Decoder {
         is_added: bool,
         list: &mut FieldList,
     ) -> Result<(), HpackError> {
-        let start = list.text.len();
+        let start = list.bytes.len();
         match input.integer(prefix_bits)? {
-            0 => input.string(&mut list.text)?,
-            index => list.text.extend_from_slice(self.table.get(index).ok_or(HpackError::Index)?.0),
+            0 => input.string(&mut list.bytes)?,
+            index => list.bytes.extend_from_slice(self.table.get(index).ok_or(HpackError::Index)?.0),
         }
-        let name_len = list.text.len() - start;
-        input.string(&mut list.text)?;
+        let name_len = list.bytes.len() - start;
+        input.string(&mut list.bytes)?;
         if is_added {
-            let (name, value) = list.text[start..].split_at(name_len);
+            let (name, value) = list.bytes[start..].split_at(name_len);
             self.table.add(name, value);
         }
         list.push(start, name_len)

@@ -43,6 +43,8 @@ pub fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 /// Longest name in bytes that is converted to lower case without an allocation.
 const NAME_BYTES: usize = 64;
+/// Strings of fewer bytes have one byte for their length.
+const SHORT_MAX: usize = 127;
 
 /// Appends a field, with its name in lower case (RFC 9113, section 8.2).
 pub fn encode_lower(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
@@ -54,6 +56,22 @@ pub fn encode_lower(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
             encode(lower, value, out);
         }
         None => encode(&name.to_ascii_lowercase(), value, out),
+    }
+}
+
+/// Appends the value of a field, which `write` appends, after the encoding of its name. Without
+/// Huffman's code, for which the length must be known first.
+pub fn encode_value_by(write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    let start = out.len();
+    out.push(0);
+    write(out);
+    let len = out.len() - start - 1;
+    if len < SHORT_MAX {
+        out[start] = len as u8;
+    } else {
+        let value = out.split_off(start + 1);
+        out.truncate(start);
+        string(&value, out);
     }
 }
 

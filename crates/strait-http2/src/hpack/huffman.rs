@@ -95,16 +95,30 @@ const fn may_end() -> [bool; NODES] {
     ends
 }
 
+/// Coded bytes that are decoded in one go, and the bytes that they can stand for.
+const PIECE_BYTES: usize = 64;
+const ROOM_BYTES: usize = PIECE_BYTES * 8 / CODE_BITS_MIN + 1;
+/// Bits of the shortest code.
+const CODE_BITS_MIN: usize = 5;
+
 /// Appends the decoded string.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let mut node = 0;
-    for nibble in coded.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
-        let step = STEPS[usize::from(node)][usize::from(nibble)];
-        if step.is_invalid {
-            return Err(HpackError::Huffman);
+    for piece in coded.chunks(PIECE_BYTES) {
+        // In an array, because the capacity of `out` would be compared for each byte.
+        let (mut room, mut len) = ([0; ROOM_BYTES], 0);
+        for nibble in piece.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
+            let step = STEPS[usize::from(node)][usize::from(nibble)];
+            if step.is_invalid {
+                return Err(HpackError::Huffman);
+            }
+            if let Some(byte) = step.byte {
+                room[len] = byte;
+                len += 1;
+            }
+            node = step.next;
         }
-        out.extend(step.byte);
-        node = step.next;
+        out.extend_from_slice(&room[..len]);
     }
     if MAY_END[usize::from(node)] { Ok(()) } else { Err(HpackError::Huffman) }
 }

@@ -13,8 +13,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use decode::Entry;
 pub use decode::{Decoder, FieldList};
-pub use encode::{encode, encode_lower, forget_table};
+pub use encode::{encode, encode_lower, encode_value_by, forget_table};
 
 /// Error in a header block. The state of the decoder is lost: the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -165,3 +165,39 @@ fn names_are_encoded_in_lower_case() {
         assert_eq!(text(&list), [format!("{}: Value", name.to_ascii_lowercase())]);
     }
 }
+
+#[test]
+fn written_values_have_any_length() {
+    for len in [0, 1, 126, 127, 128, 300] {
+        let (mut block, mut list) = (Vec::new(), FieldList::new(4096, 100));
+        let value = "v".repeat(len);
+        for _ in 0..2 {
+            // Index of the name `age`, which takes two bytes.
+            block.extend([0x0f, 21 - 15]);
+            encode_value_by(|out| out.extend_from_slice(value.as_bytes()), &mut block);
+        }
+        Decoder::new(4096).decode(&block, &mut list).unwrap();
+        assert_eq!(text(&list), [format!("age: {value}"), format!("age: {value}")]);
+    }
+}
+
+#[test]
+fn parts_of_a_list_are_text_if_they_are_utf_8() {
+    let mut list = FieldList::new(4096, 100);
+    for (values, expected) in [
+        ([&b"a"[..], b"b"], [Some("a"), Some("b")]),
+        ([b"a", b"\xff"], [Some("a"), None]),
+        // The bytes of both are one character.
+        ([b"\xc3", b"\xa9"], [None, None]),
+        ([b"", b""], [Some(""), Some("")]),
+    ] {
+        let mut block = Vec::new();
+        for value in values {
+            encode(b"", value, &mut block);
+        }
+        Decoder::new(4096).decode(&block, &mut list).unwrap();
+        let texts: Vec<_> = list.entries().map(Entry::value_text).collect();
+        assert_eq!(texts, expected);
+        assert!(list.iter().map(|(_, value)| value).eq(values));
+    }
+}

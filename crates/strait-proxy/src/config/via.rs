@@ -6,19 +6,26 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
+use strait_http2::hpack;
+
 /// A proxy's name in Via (RFC 9110, section 7.6.3).
 #[derive(Clone, Debug)]
 pub(crate) struct ViaName {
     pub(crate) text: String,
     /// `Via: 1.1 text`, with its line's end.
     pub(crate) line: Vec<u8>,
+    /// That field in the encoding of HTTP/2.
+    pub(crate) block: Vec<u8>,
     is_random: bool,
 }
 
 impl ViaName {
     /// Returns a configured name, which is a token.
     pub(crate) fn configured(name: &str) -> Self {
-        Self { text: name.to_owned(), line: format!("Via: 1.1 {name}\r\n").into_bytes(), is_random: false }
+        let (value, mut block) = (format!("1.1 {name}"), Vec::new());
+        hpack::encode(b"via", value.as_bytes(), &mut block);
+        let line = format!("Via: {value}\r\n").into_bytes();
+        Self { text: name.to_owned(), line, block, is_random: false }
     }
 
     /// Returns a random name that begins with `name`.

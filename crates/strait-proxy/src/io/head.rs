@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use strait_http::fields::Fields;
 use strait_http::forward::{forwarded_fields, via};
 use strait_http::head::{Response, Version};
+use strait_http2::hpack;
 
 use crate::config::via::ViaName;
 
@@ -31,6 +32,67 @@ impl Heads {
         if heads.len() < HEADS_MAX {
             heads.push(head);
         }
+    }
+}
+
+/// Name of a field that the proxy adds to stored responses.
+pub(crate) struct Name {
+    text: &'static str,
+    /// Its encoding for HTTP/2, in a field without an entry in the table (RFC 7541, section 6.2.2).
+    block: &'static [u8],
+}
+
+// An index of the static table from 15 on takes two bytes (RFC 7541, section 5.1).
+pub(crate) const AGE: Name = Name { text: "Age", block: &[0x0f, 21 - 15] };
+pub(crate) const CACHE_STATUS: Name = Name { text: "Cache-Status", block: b"\x00\x0ccache-status" };
+pub(crate) const CONTENT_LENGTH: Name = Name { text: "Content-Length", block: &[0x0f, 28 - 15] };
+pub(crate) const HSTS: Name = Name { text: "Strict-Transport-Security", block: &[0x0f, 56 - 15] };
+pub(crate) const TRANSFER_ENCODING: Name = Name { text: "Transfer-Encoding", block: &[0x0f, 57 - 15] };
+pub(crate) const VARY: Name = Name { text: "Vary", block: &[0x0f, 59 - 15] };
+
+/// Form in which fields of a head are written: text, or the encoding of HTTP/2.
+pub(crate) trait HeadForm {
+    /// Writes a field with a value that `write` appends.
+    fn field_by(&mut self, name: &Name, write: impl FnOnce(&mut Vec<u8>));
+    /// Writes Via with this proxy alone.
+    fn own_via(&mut self, via: &ViaName);
+
+    /// Writes a field.
+    fn field(&mut self, name: &Name, value: &[u8]) {
+        self.field_by(name, |out| out.extend_from_slice(value));
+    }
+
+    /// Writes a field with a number.
+    fn number(&mut self, name: &Name, value: u64) {
+        self.field(name, itoa::Buffer::new().format(value).as_bytes());
+    }
+}
+
+/// Head as text.
+impl HeadForm for Vec<u8> {
+    fn field_by(&mut self, name: &Name, write: impl FnOnce(&mut Vec<u8>)) {
+        self.extend_from_slice(name.text.as_bytes());
+        self.extend_from_slice(b": ");
+        write(self);
+        self.extend_from_slice(b"\r\n");
+    }
+
+    fn own_via(&mut self, via: &ViaName) {
+        self.extend_from_slice(&via.line);
+    }
+}
+
+/// Header block of HTTP/2.
+pub(crate) struct Block<'b>(pub(crate) &'b mut Vec<u8>);
+
+impl HeadForm for Block<'_> {
+    fn field_by(&mut self, name: &Name, write: impl FnOnce(&mut Vec<u8>)) {
+        self.0.extend_from_slice(name.block);
+        hpack::encode_value_by(write, self.0);
+    }
+
+    fn own_via(&mut self, via: &ViaName) {
+        self.0.extend_from_slice(&via.block);
     }
 }
 
@@ -87,5 +149,25 @@ pub(crate) fn write_interim(head: &mut Vec<u8>, own: &ViaName, response: &Respon
 pub(crate) fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_match: impl Fn(&str) -> bool) {
     for field in fields.iter().filter(|field| is_match(&field.name.to_ascii_lowercase())) {
         push_field(head, field.name, field.value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_http2::hpack::{Decoder, FieldList};
+
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_in_both_forms() {
+        for name in [AGE, CACHE_STATUS, CONTENT_LENGTH, HSTS, TRANSFER_ENCODING, VARY] {
+            let (mut text, mut block, mut list) = (Vec::new(), Vec::new(), FieldList::new(1000, 1));
+            text.number(&name, 70);
+            Block(&mut block).number(&name, 70);
+            assert_eq!(text, format!("{}: 70\r\n", name.text).into_bytes());
+            Decoder::new(0).decode(&block, &mut list).unwrap();
+            let lower = name.text.to_ascii_lowercase();
+            assert!(list.iter().eq([(lower.as_bytes(), &b"70"[..])]), "{}", name.text);
+        }
     }
 }

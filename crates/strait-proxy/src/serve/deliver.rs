@@ -17,9 +17,9 @@ use crate::io::forward::{self, CHUNK_END, Form, chunk_head};
 use crate::io::framing::LAST_CHUNK;
 use crate::io::http2::translate::EncodedLines;
 use crate::io::socket::SocketError;
-use crate::observe::access::ClientSocket;
+use crate::observe::access::{self, ClientSocket};
 use crate::serve::check;
-use crate::serve::response::{Answer, Framing, ResponseOptions, write_stored};
+use crate::serve::response::{Answer, Framing, ResponseOptions, encode_stored, write_stored};
 use crate::upstream::pool::Connection;
 
 /// Sends the selected bytes of a pinned object.
@@ -124,6 +124,27 @@ fn known_lines<'o>(
     // Rules change lines.
     let is_known = options.version == Version::Http2 && options.rules.is_none();
     if is_known && matches!(selected, Selected::Whole) { object.encoded_lines() } else { None }
+}
+
+/// Appends the head for a whole object in memory to `block`, encoded for HTTP/2, and notes it in
+/// `record`. Returns the body; `None`, with nothing written, for any other response.
+pub(crate) fn encode_whole<'o>(
+    block: &mut Vec<u8>,
+    worker: &Worker,
+    record: &mut access::Record,
+    (object, selected): (&'o Object, &Selected),
+    status: &CacheStatus<'_>,
+    options: ResponseOptions<'_>,
+) -> Option<&'o [u8]> {
+    let length = object.length?;
+    let body = object.bytes(&(0..length))?;
+    let lines = known_lines(object, selected, options)?;
+    block.extend_from_slice(lines.block());
+    let age = Some(object.times.age_at(worker.now()));
+    encode_stored(block, worker.settings(), object, whole(object, length), age, status, options);
+    record.stored(object.status, status.answer);
+    record.coding = object.coding.map(Coding::name);
+    Some(if options.is_head { &[] } else { body })
 }
 
 /// Returns the framing of a whole body. RFC 9110 s8.6: a 204 has no Content-Length.

@@ -12,7 +12,10 @@ use crate::cache::object::Object;
 use crate::cache::worker::Worker;
 use crate::config::rules::ResponseRules;
 use crate::config::settings::Settings;
-use crate::io::head::{push_date, push_field, push_number, push_some, push_status_line, push_via};
+use crate::io::head::{
+    AGE, Block, CACHE_STATUS, CONTENT_LENGTH, HSTS, HeadForm, TRANSFER_ENCODING, VARY, push_date, push_field,
+    push_number, push_some, push_status_line, push_via,
+};
 use crate::serve::coded;
 
 /// Response options derived from the request.
@@ -139,16 +142,43 @@ pub(crate) fn write_stored(
             framing = Framing::Length(0);
         }
     }
-    if let Some(age) = age {
-        push_number(head, "Age", age);
-    }
-    if coded::adds_vary(object, options.rules) {
-        push_field(head, "Vary", b"Accept-Encoding");
-    }
-    // The object's own Via stays: a list may have several lines.
-    head.extend_from_slice(&settings.via.line);
+    write_added(head, settings, object, age, options);
     write_end(head, framing, Some(status), options.within(settings));
     code
+}
+
+/// Appends the fields of a whole response from the store to `block`, which has the lines of the
+/// object ([`Object::encoded_lines`]). Without rules.
+pub(crate) fn encode_stored(
+    block: &mut Vec<u8>,
+    settings: &Settings,
+    object: &Object,
+    framing: Framing,
+    age: Option<u64>,
+    status: &CacheStatus<'_>,
+    options: ResponseOptions<'_>,
+) {
+    let block = &mut Block(block);
+    write_added(block, settings, object, age, options);
+    write_own_fields(block, framing, Some(status), options);
+}
+
+/// Writes the fields that a stored response gets in addition.
+fn write_added(
+    head: &mut impl HeadForm,
+    settings: &Settings,
+    object: &Object,
+    age: Option<u64>,
+    options: ResponseOptions<'_>,
+) {
+    if let Some(age) = age {
+        head.number(&AGE, age);
+    }
+    if coded::adds_vary(object, options.rules) {
+        head.field(&VARY, b"Accept-Encoding");
+    }
+    // The object's own Via stays: a list may have several lines.
+    head.own_via(&settings.via);
 }
 
 impl Answer<'_> {
@@ -199,7 +229,27 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
 }
 
 /// Tells clients for a year to use https only.
-const HSTS: &[u8] = b"Strict-Transport-Security: max-age=31536000\r\n";
+const HSTS_YEAR: &[u8] = b"max-age=31536000";
+
+/// Writes framing, HSTS and Cache-Status.
+fn write_own_fields(
+    head: &mut impl HeadForm,
+    framing: Framing,
+    status: Option<&CacheStatus<'_>>,
+    options: ResponseOptions<'_>,
+) {
+    match framing {
+        Framing::Length(length) => head.number(&CONTENT_LENGTH, length),
+        Framing::Chunked => head.field(&TRANSFER_ENCODING, b"chunked"),
+        Framing::None | Framing::ToClose => {}
+    }
+    if options.has_hsts {
+        head.field(&HSTS, HSTS_YEAR);
+    }
+    if let Some(status) = status {
+        head.field_by(&CACHE_STATUS, |out| status.write(out));
+    }
+}
 
 /// Writes framing, HSTS and Cache-Status, applies the rules of the route, and writes Connection and
 /// the empty line.
@@ -209,19 +259,7 @@ pub(crate) fn write_end(
     status: Option<&CacheStatus<'_>>,
     options: ResponseOptions<'_>,
 ) {
-    match framing {
-        Framing::Length(length) => push_number(head, "Content-Length", length),
-        Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        Framing::None | Framing::ToClose => {}
-    }
-    if options.has_hsts {
-        head.extend_from_slice(HSTS);
-    }
-    if let Some(status) = status {
-        head.extend_from_slice(b"Cache-Status: ");
-        status.write(head);
-        head.extend_from_slice(b"\r\n");
-    }
+    write_own_fields(head, framing, status, options);
     if let Some(rules) = options.rules {
         rules.apply(head);
     }

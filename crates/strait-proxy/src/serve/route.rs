@@ -132,9 +132,14 @@ pub(crate) fn read_request<'b>(
 ) -> Result<Option<(Request<'b>, usize)>, Malformed> {
     let mut read = head::request(bytes)?;
     if let Some((request, _)) = &mut read {
-        request.fields.remove(|name| settings.forwarded.drops(name));
+        drop_fields(settings, request);
     }
     Ok(read)
+}
+
+/// Removes the fields that are dropped from every request.
+pub(crate) fn drop_fields(settings: &Settings, request: &mut Request<'_>) {
+    request.fields.remove(|name| settings.forwarded.drops(name));
 }
 
 /// Parses the head of a request again, as the rules of its route change it.

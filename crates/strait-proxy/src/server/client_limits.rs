@@ -63,6 +63,15 @@ impl Share {
         Self::of(&self.limits, settings, Party::client(client))
     }
 
+    /// Returns true if [`Self::of_stream`] would count a stream. `open`: number of connections of
+    /// all clients. While these are few, the client's are not looked up.
+    pub(crate) fn has_room_for_stream(&self, settings: &Settings, client: IpAddr, open: usize) -> bool {
+        let party = Party::client(client);
+        let Some(most) = party.most(settings).filter(|most| *most as usize <= open) else { return true };
+        let counts = self.limits.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&party).is_none_or(|count| *count < most)
+    }
+
     fn count(&mut self, settings: &Settings, party: Party) -> bool {
         let Some(most) = party.most(settings) else { return true };
         let mut counts = self.limits.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,8 @@
 //! Connection of a client: one request after the other.
 //!
 //! Hits in the memory cache are answered here, without allocation and under one short lock; all
-//! other requests go through [`crate::server::dispatch`].
+//! other requests go through [`crate::server::dispatch`]. Those of HTTP/2 that can be sent at once
+//! are answered in [`crate::server::at_once`].
 
 use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +53,8 @@ pub(crate) struct Client {
     peer: SocketAddr,
     /// Arrival of the first byte of an incomplete head.
     begun: Option<Instant>,
+    /// Result of a lookup for the request that is read next.
+    found: Option<Found>,
 }
 
 /// Outcome of parsing the buffered bytes, and of answering the request if the memory cache cannot.
@@ -66,14 +69,24 @@ enum Next {
     Malformed(Malformed),
 }
 
-struct Hit {
-    object: Arc<Object>,
-    pinned: Pinned,
-    selected: Selected,
-    options: ResponseOptions<'static>,
-    rules: Option<Arc<ResponseRules>>,
-    head_len: usize,
-    trace: Option<Trace>,
+/// Result of a lookup in the memory cache.
+#[derive(Debug)]
+pub(super) enum Found {
+    Hit(Box<Hit>),
+    /// It cannot answer the request.
+    Nothing,
+}
+
+/// Response in the memory cache that may be sent without validation.
+#[derive(Debug)]
+pub(super) struct Hit {
+    pub(super) object: Arc<Object>,
+    pub(super) pinned: Pinned,
+    pub(super) selected: Selected,
+    pub(super) options: ResponseOptions<'static>,
+    pub(super) rules: Option<Arc<ResponseRules>>,
+    pub(super) head_len: usize,
+    pub(super) trace: Option<Trace>,
 }
 
 impl Client {
@@ -81,15 +94,22 @@ impl Client {
         Self::over(worker, Socket::new(tcp, worker.settings().timeouts.client), peer)
     }
 
-    /// Client of one stream of an HTTP/2 connection.
-    pub(crate) fn of_http2(worker: &Worker, stream: Http2Stream, peer: SocketAddr) -> Self {
-        Self::over(worker, Socket::of_http2(stream, worker.settings().timeouts.client), peer)
+    /// Client of one stream of an HTTP/2 connection. `found` is the result of the lookup, if there
+    /// was one.
+    pub(super) fn of_http2(
+        worker: &Worker,
+        stream: Http2Stream,
+        peer: SocketAddr,
+        found: Option<Found>,
+    ) -> Self {
+        let socket = Socket::of_http2(stream, worker.settings().timeouts.client);
+        Self { found, ..Self::over(worker, socket, peer) }
     }
 
     fn over(worker: &Worker, mut socket: Socket, peer: SocketAddr) -> Self {
         let settings = worker.settings();
         socket.uptake = Some(Uptake::new(settings.timeouts.response_grace, settings.response_rate));
-        Self { socket: ClientSocket::new(socket), buffer: Buffer::default(), peer, begun: None }
+        Self { socket: ClientSocket::new(socket), buffer: Buffer::default(), peer, begun: None, found: None }
     }
 
     /// Answers requests until the connection ends.
@@ -247,7 +267,7 @@ impl Client {
 
     /// Parses the buffered bytes; dispatches a request that the memory cache cannot answer.
     async fn next(&mut self, worker: &Rc<Worker>) -> Next {
-        let Self { socket, buffer, peer, begun } = self;
+        let Self { socket, buffer, peer, begun, found } = self;
         let path = OnceCell::new();
         let bytes = buffer.filled();
         if bytes.is_empty() {
@@ -259,6 +279,10 @@ impl Client {
             Err(error) => return Next::Malformed(error),
         };
         *begun = None;
+        let is_looked_up = match found.take() {
+            Some(Found::Hit(hit)) => return Next::Hit(Hit { head_len: len, ..*hit }),
+            found => found.is_some(),
+        };
         set_version(socket, &mut request);
         let body = framing::of_request(&request);
         let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted(), &path);
@@ -269,7 +293,8 @@ impl Client {
         {
             is_changed = route.apply(rules, &mut request, peer.ip());
         }
-        if let Ok(Route::Cache(resource)) = &route
+        if !is_looked_up
+            && let Ok(Route::Cache(resource)) = &route
             && let Some(hit) = memory_hit(worker, peer.ip(), &request, resource, len)
         {
             return Next::Hit(hit);
@@ -383,7 +408,7 @@ async fn exchange<'b>(
 }
 
 /// Returns the hit of a request in the memory cache, if it may be sent without validation.
-fn memory_hit(
+pub(super) fn memory_hit(
     worker: &Worker,
     client: IpAddr,
     request: &Request<'_>,

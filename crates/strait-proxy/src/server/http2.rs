@@ -1,5 +1,5 @@
-//! HTTP/2 connection of a client: a task for each stream, which answers it as a connection of its
-//! own.
+//! HTTP/2 connection of a client: hits in the memory cache are sent at once, and a task for each
+//! other stream answers it as a connection of its own.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,9 +17,10 @@ use crate::io::buffer::Buffer;
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::http2::accept::Accepted;
 use crate::io::http2::link::Link;
-use crate::io::http2::stream::Http2Stream;
+use crate::io::http2::opened::Opened;
 use crate::io::http2::translate::TargetForm;
 use crate::io::stream::Stream;
+use crate::server::at_once::{self, Attempt};
 use crate::server::client_limits::Share;
 use crate::server::connection::Client;
 use crate::server::current::Current;
@@ -95,9 +96,11 @@ impl Http2Connection<'_> {
             self.is_idle.set(false);
             let Some(accepted) = accepted else { continue };
             match accepted {
-                Ok(Accepted::Request(stream)) => {
+                Ok(Accepted::Request(opened)) => {
                     is_quiet = false;
-                    self.begin(&worker, stream, tasks);
+                    self.begin(&worker, opened, tasks);
+                    // The requests of a fast client are always at hand.
+                    tokio::task::coop::consume_budget().await;
                 }
                 Ok(Accepted::NeedsPipe) => link.lend(worker.pipes.borrow_mut().try_take()),
                 Ok(Accepted::Idle) => {
@@ -114,14 +117,27 @@ impl Http2Connection<'_> {
         }
     }
 
-    /// Begins the task of a request, unless its client, or all clients, have as many as they may.
-    fn begin(&self, worker: &Rc<Worker>, stream: Http2Stream, tasks: &mut JoinSet<()>) {
-        let Some(open) = Open::of(worker, self.share, self.peer) else {
+    /// Answers a request at once, or begins its task, unless its client, or all clients, have as
+    /// many as they may.
+    fn begin(&self, worker: &Rc<Worker>, opened: Opened, tasks: &mut JoinSet<()>) {
+        let refuse = |opened: Opened| {
             worker.counters().refused.add(1);
-            return stream.refuse();
+            opened.refuse();
         };
+        if !Open::is_possible(worker, self.share, self.peer) {
+            return refuse(opened);
+        }
+        let found = match at_once::answer(worker, &opened, self.peer) {
+            Attempt::Answered => {
+                worker.counters().http2_streams.add(1);
+                return opened.end();
+            }
+            Attempt::Left(found) => found,
+        };
+        let Some(open) = Open::of(worker, self.share, self.peer) else { return refuse(opened) };
         worker.counters().http2_streams.add(1);
-        let (client, worker) = (Client::of_http2(worker, stream, self.peer), worker.clone());
+        let client = Client::of_http2(worker, opened.into_stream(), self.peer, found);
+        let worker = worker.clone();
         // In a box, because the runtime moves a task several times, and this one has thousands of
         // bytes.
         tasks.spawn_local(Box::pin(async move {
@@ -138,6 +154,12 @@ struct Open {
 }
 
 impl Open {
+    /// Returns true if the limits allow another stream.
+    fn is_possible(worker: &Worker, share: &Share, peer: SocketAddr) -> bool {
+        let (settings, open) = (worker.settings(), worker.shared.connections());
+        open < settings.connections_max && share.has_room_for_stream(settings, peer.ip(), open)
+    }
+
     fn of(worker: &Rc<Worker>, share: &Share, peer: SocketAddr) -> Option<Self> {
         let settings = worker.settings();
         if worker.shared.connections() >= settings.connections_max {

@@ -1,6 +1,7 @@
 //! The running proxy: its threads, listening sockets and connections of clients.
 
 pub(crate) mod accept;
+mod at_once;
 pub(crate) mod checks;
 pub(crate) mod client_limits;
 pub(crate) mod connection;

@@ -71,7 +71,7 @@ impl Received {
 /// Response on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    fields: Vec<(String, String)>,
+    pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) is_whole: bool,
 }

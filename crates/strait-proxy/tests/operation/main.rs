@@ -18,6 +18,7 @@ mod files;
 mod fills;
 mod headers;
 mod http2;
+mod http2_at_once;
 mod log;
 mod matches;
 mod origin_http2;

@@ -6,10 +6,9 @@ use std::time::Instant;
 use strait_http2::{Abuse, Connection, Limits};
 
 use crate::io::buffer::Buffer;
-use crate::io::http2::link::{HEAD_BYTES, Lent, Link, State};
-use crate::io::http2::slot::Slot;
-use crate::io::http2::stream::Http2Stream;
-use crate::io::http2::translate::{Method, TargetForm, write_request};
+use crate::io::http2::link::{HEAD_BYTES, Lent, Link, Opening, State};
+use crate::io::http2::opened::Opened;
+use crate::io::http2::translate::{Method, TargetForm};
 use crate::io::stream::Stream;
 
 /// Largest window of a connection (RFC 9113, section 6.9.1).
@@ -18,7 +17,7 @@ const WINDOW_MAX: u32 = (1 << 31) - 1;
 /// Result of driving a connection.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    Request(Http2Stream),
+    Request(Opened),
     /// The last stream was released.
     Idle,
     /// A stream needs a pipe: call [`Link::lend`].
@@ -49,12 +48,8 @@ impl Link {
         let mut state = self.state();
         state.driver = Some(context.waker().clone());
         match state.poll(context) {
-            Poll::Ready(Ok(Some((id, method)))) => {
-                let is_encrypted = state.transport.is_encrypted();
-                let is_encrypted_here = state.transport.is_encrypted_here();
-                drop(state);
-                let stream = Http2Stream::new(self.clone(), id, method, (is_encrypted, is_encrypted_here));
-                Poll::Ready(Accepted::Request(stream))
+            Poll::Ready(Ok(Some(opening))) => {
+                Poll::Ready(Accepted::Request(Opened::new(self.clone(), opening, &state)))
             }
             Poll::Ready(Ok(None)) => Poll::Ready(Accepted::End(None)),
             Poll::Ready(Err(abuse)) => Poll::Ready(Accepted::End(abuse)),
@@ -66,17 +61,14 @@ impl Link {
 }
 
 impl State {
-    pub(super) fn open(&mut self, id: u32, is_last: bool) -> Option<(u32, Method)> {
-        let request = self.protocol.request().ok()?;
-        let Some(method) = Method::of(&request) else {
+    pub(super) fn open(&mut self, id: u32, is_last: bool) -> Option<Opening> {
+        let head = self.protocol.take_request()?;
+        let Some(method) = Method::of(&head.request()) else {
             self.refuse(id, b"501");
+            self.protocol.give_back(head);
             return None;
         };
-        let mut slot = Slot { is_ended: is_last, ..Slot::default() };
-        slot.is_chunked = write_request(&mut slot.received.bytes, &request, method, self.form, !is_last);
-        slot.note_head(0);
-        self.slots.insert(id, slot);
-        Some((id, method))
+        Some(Opening { id, method, is_last, head })
     }
 
     pub(super) fn refuse(&mut self, id: u32, status: &[u8]) {

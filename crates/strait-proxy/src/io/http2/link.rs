@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use strait_http2::{Abuse, Connection, ErrorCode, Event};
+use strait_http2::{Abuse, Connection, ErrorCode, Event, RequestHead};
 use strait_transfer::pipe::Pipe;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) transport: Stream,
     pub(super) protocol: Connection,
     pub(super) buffer: Buffer,
+    /// Time of the last read.
+    pub(super) received: Instant,
     /// Form of the targets of requests from a client.
     pub(super) form: TargetForm,
     pub(super) slots: BTreeMap<u32, Slot>,
@@ -44,8 +46,10 @@ pub(super) struct State {
     turn: Option<u32>,
     /// Pipe for data of files. Its bytes come before the output.
     pub(super) pipe: Lent,
-    /// True if streams wait for room for their heads.
+    /// True if streams wait for room for their heads, and were not woken.
     waits_for_room: bool,
+    /// Number of streams that wait for room, also of woken ones.
+    roomless: usize,
     /// Requests to the origin that are about to open streams.
     pub(super) promised: usize,
     /// Waker of the task that waits for the peer's SETTINGS.
@@ -77,8 +81,18 @@ pub(super) enum Lent {
     Pipe(Pipe),
 }
 
+/// New request.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) id: u32,
+    pub(super) method: Method,
+    /// True if it has no body.
+    pub(super) is_last: bool,
+    pub(super) head: RequestHead,
+}
+
 /// New request, if there is one; an error with the exceeded limit after a violation.
-pub(super) type Step = Result<Option<(u32, Method)>, Option<Abuse>>;
+pub(super) type Step = Result<Option<Opening>, Option<Abuse>>;
 
 impl Link {
     /// Begins HTTP/2 on a connection, of which `buffer` was read already.
@@ -87,12 +101,14 @@ impl Link {
             transport,
             protocol,
             buffer,
+            received: Instant::now(),
             form,
             slots: BTreeMap::new(),
             driver: None,
             turn: None,
             pipe: Lent::Unused,
             waits_for_room: false,
+            roomless: 0,
             promised: 0,
             begun: None,
             openers: Vec::new(),
@@ -200,6 +216,7 @@ impl State {
             if ready!(read).unwrap_or(0) == 0 {
                 return Poll::Ready(Ok(None));
             }
+            self.received = Instant::now();
         }
         context.waker().wake_by_ref();
         Poll::Pending
@@ -207,9 +224,8 @@ impl State {
 
     /// Processes the buffered bytes up to the next request.
     fn process(&mut self) -> Step {
-        let now = Instant::now();
         loop {
-            let step = self.protocol.next(now, self.buffer.filled());
+            let step = self.protocol.next(self.received, self.buffer.filled());
             let (used, event) = step.map_err(|error| {
                 let is_http_1 = self.buffer.filled().starts_with(b"HTTP/1.");
                 self.violation = Some(if is_http_1 { "an answer in HTTP/1.1" } else { error.why });
@@ -259,7 +275,7 @@ impl State {
     }
 
     /// Sends the contents of the pipe, then the output.
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Lent::Pipe(pipe) = &mut self.pipe
             && pipe.held() > 0
         {
@@ -355,12 +371,13 @@ impl State {
     pub(super) fn poll_room(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let has_room = self.queued() < OUTPUT_BYTES;
         let slot = self.slot(id)?;
-        if has_room {
-            return Poll::Ready(Ok(()));
+        let was_roomless = std::mem::replace(&mut slot.is_roomless, !has_room);
+        if !has_room {
+            slot.writer = Some(context.waker().clone());
         }
-        slot.writer = Some(context.waker().clone());
-        self.waits_for_room = true;
-        Poll::Pending
+        self.roomless = self.roomless + usize::from(!has_room) - usize::from(was_roomless);
+        self.waits_for_room |= !has_room;
+        if has_room { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// Puts the pipe back, sends what the socket takes at once, and ends the turn.
@@ -420,6 +437,11 @@ impl State {
         }
     }
 
+    /// Returns true if a stream waits for its turn, or for room for its head.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.turn.is_some() || self.roomless > 0 || self.protocol.has_waiting()
+    }
+
     /// Returns the bytes that the client took from other streams while this one waited for its turn
     /// and had a window: its client is not slow.
     pub(super) fn taken_by_others(&self, id: u32) -> u64 {
@@ -460,6 +482,7 @@ impl State {
     pub(super) fn release(&mut self, id: u32) {
         // Its client may send no more than the window allows, so unread bytes must not keep it.
         if let Some(slot) = self.slots.remove(&id) {
+            self.roomless -= usize::from(slot.is_roomless);
             self.protocol.consumed(id, slot.unannounced);
         }
         self.protocol.release(id);

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! `strait-http2` has the protocol, `link` the shared connection, `slot` the received bytes of a
-//! stream, and `body` the sent ones. `accept`, `stream` and `translate` are for clients; `gather`
-//! is the send without a copy, `records` that with TLS in user space. `origin_link`,
+//! stream, and `body` the sent ones. `accept`, `opened`, `stream` and `translate` are for clients;
+//! `gather` is the send without a copy, `records` that with TLS in user space. `origin_link`,
 //! `origin_stream` and `origin_text` are for origins: there the text of a request is written, and
 //! that of the response is read.
 //!
@@ -23,6 +23,7 @@ pub(crate) mod accept;
 mod body;
 mod gather;
 pub(crate) mod link;
+pub(crate) mod opened;
 pub(crate) mod origin_link;
 pub(crate) mod origin_stream;
 mod origin_text;

@@ -24,6 +24,8 @@ pub(super) struct Slot {
     pub(super) is_ended: bool,
     /// True if the stream has the request HEAD.
     pub(super) is_to_head: bool,
+    /// True if the stream waits for room for its head.
+    pub(super) is_roomless: bool,
     /// Reason for which a response will not be complete.
     pub(super) failure: Option<StreamFailure>,
     pub(super) reader: Option<Waker>,

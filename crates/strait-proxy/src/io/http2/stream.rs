@@ -97,11 +97,6 @@ impl Http2Stream {
         state.wake_driver();
     }
 
-    /// Gives the request back: its client may send it again.
-    pub(crate) fn refuse(self) {
-        self.link.state().refuse_unprocessed(self.id);
-    }
-
     pub(crate) fn id(&self) -> u32 {
         self.id
     }

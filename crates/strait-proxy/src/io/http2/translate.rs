@@ -3,7 +3,7 @@
 use std::hash::BuildHasher as _;
 use std::hash::RandomState;
 
-use strait_http::fields;
+use strait_http::fields::{self, Field};
 use strait_http::head::{self, Response, Version};
 use strait_http2::Request;
 use strait_http2::hpack::encode_lower;
@@ -55,6 +55,41 @@ impl Method {
     pub(super) fn is_tunnel(self) -> bool {
         matches!(self, Self::Connect | Self::WebSocket)
     }
+}
+
+/// Returns the head that the text of [`write_request`] has, for a request without a body; `None` if
+/// that needs memory, or if the text is not valid.
+pub(super) fn as_parsed<'a>(
+    request: &Request<'a>,
+    method: Method,
+    form: TargetForm,
+) -> Option<head::Request<'a>> {
+    let target = request.path.filter(|_| form == TargetForm::Origin && !method.is_tunnel())?;
+    let mut fields = fields::Fields::default();
+    if let Some(authority) = request.authority {
+        fields.push(Field { name: "Host", value: authority.as_bytes() });
+    }
+    let mut cookie = None;
+    for (name, value) in request.text_fields() {
+        if !value.iter().all(|byte| is_of_value(*byte)) {
+            return None;
+        }
+        match name {
+            "host" if request.authority.is_some() => {}
+            "cookie" if cookie.is_some() => return None,
+            "cookie" => cookie = Some(value),
+            name => fields.push(Field { name, value }),
+        }
+    }
+    if let Some(value) = cookie.filter(|value| !value.is_empty()) {
+        fields.push(Field { name: "Cookie", value });
+    }
+    Some(head::Request { method: request.method, target, version: Version::Http2, fields })
+}
+
+/// Returns true for a byte of a field's value in HTTP/1.1 (RFC 9110, section 5.5).
+fn is_of_value(byte: u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
 /// Bytes for which memory is taken at once; longer heads are rare.
@@ -185,7 +220,7 @@ impl EncodedLines {
     }
 
     /// Returns the encoded fields.
-    pub(super) fn block(&self) -> &[u8] {
+    pub(crate) fn block(&self) -> &[u8] {
         &self.block
     }
 
@@ -236,35 +271,88 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use strait_http2::hpack::{Decoder, FieldList, encode};
-    use strait_http2::{Connection, Event, Limits, PREFACE};
+    use strait_http2::{Connection, Event, Limits, PREFACE, RequestHead};
 
     use super::*;
 
-    /// Returns the text of a request with these fields.
-    fn text(fields: &[(&str, &str)], form: TargetForm) -> (String, bool) {
+    /// Returns the head of a request with these fields; `None` if it is refused.
+    fn received(fields: &[(&[u8], &[u8])]) -> Option<RequestHead> {
         let now = std::time::Instant::now();
         let mut connection = Connection::new(Limits::default(), now);
         let mut block = Vec::new();
         for (name, value) in fields {
-            encode(name.as_bytes(), value.as_bytes(), &mut block);
+            encode(name, value, &mut block);
         }
-        let head = [0, 0, block.len() as u8, 1, 4, 0, 0, 0, 1];
-        let bytes = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &head, &block].concat();
+        let [_, len @ ..] = (block.len() as u32).to_be_bytes();
+        let bytes = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &len, &[1, 4, 0, 0, 0, 1], &block].concat();
         let mut rest = &bytes[..];
-        loop {
+        while !rest.is_empty() {
             let (used, event) = connection.next(now, rest).unwrap();
             rest = &rest[used..];
             if matches!(event, Some(Event::Request { .. })) {
-                break;
+                return connection.take_request();
             }
-            assert!(used > 0, "no request");
+            assert!(used > 0, "an incomplete frame");
         }
-        let request = connection.request().unwrap();
+        None
+    }
+
+    /// Returns the text of a request with these fields.
+    fn text(fields: &[(&str, &str)], form: TargetForm) -> (String, bool) {
+        let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+        let head = received(&fields).unwrap();
+        let request = head.request();
         let (mut out, method) = (Vec::new(), Method::of(&request).unwrap());
         let is_chunked = write_request(&mut out, &request, method, form, true);
         assert_eq!(head::request(&out).unwrap().unwrap().1, out.len(), "the text is a valid head");
         (String::from_utf8(out).unwrap(), is_chunked)
+    }
+
+    proptest! {
+        /// A request must not be read differently because it is answered at once.
+        #[test]
+        fn request_is_read_as_its_text(
+            method in "(GET|HEAD|OPTIONS|G.T)",
+            path in "(/[a-z?%/]{0,4}|\\*)",
+            authority in prop::option::of("[a-z:]{0,3}"),
+            more in prop::collection::vec(("(cookie|host|accept|x-a)", prop::collection::vec(any::<u8>(), 0..4)), 0..6),
+        ) {
+            let mut fields = vec![(":method", method.as_bytes()), (":scheme", b"http"), (":path", path.as_bytes())];
+            fields.extend(authority.iter().map(|authority| (":authority", authority.as_bytes())));
+            fields.extend(more.iter().map(|(name, value)| (name.as_str(), &value[..])));
+            let fields: Vec<_> = fields.into_iter().map(|(name, value)| (name.as_bytes(), value)).collect();
+            let Some(head) = received(&fields) else { return Ok(()) };
+            let (request, mut text) = (head.request(), Vec::new());
+            let method = Method::of(&request).unwrap();
+            write_request(&mut text, &request, method, TargetForm::Origin, false);
+            let of_text = head::request(&text).ok().flatten();
+            let cookies = request.fields().filter(|(name, _)| *name == b"cookie").count();
+            match as_parsed(&request, method, TargetForm::Origin) {
+                Some(read) => {
+                    let (of_text, len) = of_text.unwrap();
+                    prop_assert_eq!(len, text.len());
+                    prop_assert_eq!(read, head::Request { version: Version::Http2, ..of_text });
+                }
+                None => prop_assert!(of_text.is_none() || cookies > 1),
+            }
+        }
+    }
+
+    #[test]
+    fn requests_that_only_their_text_has_are_left() {
+        let get: [(&[u8], &[u8]); 4] =
+            [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")];
+        let head = received(&get).unwrap();
+        let request = head.request();
+        assert!(as_parsed(&request, Method::Other, TargetForm::Origin).is_some());
+        assert!(as_parsed(&request, Method::Other, TargetForm::Absolute).is_none());
+        assert!(as_parsed(&request, Method::WebSocket, TargetForm::Origin).is_none());
+        for value in [&b"\x01"[..], b"a\x7fb"] {
+            let head = received(&[&get[..], &[(b"a", value)]].concat()).unwrap();
+            assert!(as_parsed(&head.request(), Method::Other, TargetForm::Origin).is_none());
+        }
     }
 
     #[test]
@@ -293,7 +381,7 @@ mod tests {
     }
 
     /// Returns the status and the fields of a head as a client gets them.
-    fn received(lines: Option<&EncodedLines>, text: &[u8]) -> Vec<(String, String)> {
+    fn of_client(lines: Option<&EncodedLines>, text: &[u8]) -> Vec<(String, String)> {
         let mut block = lines.map_or_else(Vec::new, |lines| lines.block().to_vec());
         let (response, len) = match lines {
             Some(lines) => lines.rest(text).unwrap(),
@@ -319,8 +407,8 @@ mod tests {
         let encoded = EncodedLines::of(lines.as_bytes()).unwrap();
         for rest in [rest, "\r\n", "Vary: a\r\n\r\n"] {
             let text = [lines, rest].concat();
-            let all = received(Some(&encoded), text.as_bytes());
-            assert_eq!(all, received(None, text.as_bytes()));
+            let all = of_client(Some(&encoded), text.as_bytes());
+            assert_eq!(all, of_client(None, text.as_bytes()));
             assert!(all.iter().all(|(name, _)| name.bytes().all(|byte| !byte.is_ascii_uppercase())));
         }
         assert!(encoded.block.len() < lines.len());

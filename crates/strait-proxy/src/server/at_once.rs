@@ -1,0 +1,85 @@
+//! Hits in the memory cache that are sent at once on HTTP/2: in the task of the connection, by the
+//! fields of the request, without a stream.
+//!
+//! Requests of routes with rules are left to a stream: rules count requests, and change heads. So
+//! are responses that would have to wait.
+
+use std::cell::OnceCell;
+use std::net::SocketAddr;
+
+use strait_http::cache_status::{Answer, CacheStatus};
+use strait_http::framing;
+use strait_http::head::Request;
+
+use crate::cache::worker::Worker;
+use crate::config::sites::Resource;
+use crate::io::http2::opened::Opened;
+use crate::observe::access::{Account, Record};
+use crate::serve::deliver;
+use crate::serve::route::{Route, drop_fields, route};
+use crate::server::connection::{Found, Hit, memory_hit};
+
+/// Outcome of an attempt.
+pub(super) enum Attempt {
+    Answered,
+    /// The stream's user answers, with the result of the lookup if there was one.
+    Left(Option<Found>),
+}
+
+/// Answers a request if the memory cache has the response and it can be sent at once.
+pub(super) fn answer(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Attempt {
+    let look =
+        |request: &Request<'_>, resource: &Resource<'_>| memory_hit(worker, peer.ip(), request, resource, 0);
+    match with_resource(worker, opened, look) {
+        Some(Some(hit)) if send(worker, opened, peer, &hit) => Attempt::Answered,
+        Some(Some(hit)) => Attempt::Left(Some(Found::Hit(Box::new(hit)))),
+        Some(None) => Attempt::Left(Some(Found::Nothing)),
+        None => Attempt::Left(None),
+    }
+}
+
+/// Calls `look` with a request and its resource; `None` if the request, or its route, is not to be
+/// answered at once.
+fn with_resource<T>(
+    worker: &Worker,
+    opened: &Opened,
+    look: impl FnOnce(&Request<'_>, &Resource<'_>) -> T,
+) -> Option<T> {
+    if !opened.may_be_answered() {
+        return None;
+    }
+    let (settings, path) = (worker.settings(), OnceCell::new());
+    let mut request = opened.request()?;
+    drop_fields(settings, &mut request);
+    let body = framing::of_request(&request).ok()?;
+    let route = route(settings, &request, body, opened.is_encrypted(), &path).ok()?;
+    match &route {
+        Route::Cache(resource) if route.rules().is_none() => Some(look(&request, resource)),
+        Route::Cache(_) | Route::Bypass(_) => None,
+    }
+}
+
+/// Sends, counts and logs a hit; returns false, with nothing sent, if that is not possible at once.
+fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> bool {
+    let ttl = Some(hit.object.times.ttl(worker.now()));
+    let status = CacheStatus { by: &worker.settings().name, answer: Answer::Hit, ttl, detail: None };
+    let mut record = Record { trace: hit.trace, ..Record::default() };
+    let mut block = worker.heads.take();
+    let found = (&*hit.object, &hit.selected);
+    let body = deliver::encode_whole(&mut block, worker, &mut record, found, &status, hit.options);
+    let sent = body.and_then(|body| opened.answer(&block, body));
+    worker.heads.give_back(block);
+    let Some(moved) = sent else { return false };
+    let request = if worker.outputs_request(record.trace.as_ref()) { opened.request() } else { None };
+    worker.account(&Account {
+        client: peer,
+        stream: Some(opened.id()),
+        is_encrypted: opened.is_encrypted(),
+        request: request.as_ref(),
+        record: &record,
+        moved,
+        took: opened.received.elapsed(),
+        is_whole: true,
+    });
+    true
+}
