@@ -36,25 +36,31 @@ def fail(request, context):
     context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not \u00e4 this way")
 
 
-def await_end(context):
-    """Waits until a call is cancelled, and counts it."""
-    done = threading.Event()
+def count_end(context):
+    """Counts a call when it is cancelled. Returns the event of that."""
+    ended = threading.Event()
+
+    def end():
+        cancelled.release()
+        ended.set()
+
     # False: the call has ended already.
-    if context.add_callback(done.set):
-        done.wait()
-    cancelled.release()
+    if not context.add_callback(end):
+        end()
+    return ended
 
 
 def wait(request, context):
     """Waits until the call is cancelled; the next call of `cancellations` returns then."""
-    await_end(context)
+    count_end(context).wait()
     return b""
 
 
 def wait_stream(requests, context):
-    """Sends a message, then as `wait`."""
+    """Sends a message, then as `wait`. After a cancelled message it is not continued, so it counts the end before."""
+    ended = count_end(context)
     yield b"begun"
-    await_end(context)
+    ended.wait()
 
 
 def cancellations(request, context):
