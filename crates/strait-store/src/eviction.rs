@@ -116,8 +116,8 @@ pub(crate) fn close_unlinked(shared: &Shared) {
     }
 }
 
-/// Frees the unused bytes of a full segment, without a writer unless `writers_wait`. Returns their
-/// number; `None` if there is no such segment.
+/// Frees the unused bytes of a full file, without a writer unless `writers_wait`. Returns their
+/// number; `None` if there is no such file.
 pub(crate) fn cut_next(shared: &Shared, writers_wait: bool) -> Option<u64> {
     let freed_bytes = shared.segments.cut_next(writers_wait)?;
     shared.demand.note_freed();
