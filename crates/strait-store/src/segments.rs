@@ -1,4 +1,4 @@
-//! Files of the store: creation, eviction order, spare segments and release. Owns the budget and
+//! Files of the store: creation, eviction order and release. Owns the budget and
 //! the directory. Does not depend on records.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use crate::file::{SegmentFile, lock};
 use crate::format::{FileHeader, FileKind};
 use crate::pending::PendingUnlinks;
 use crate::policy::Area;
+use crate::spares::Spares;
 
 /// Bits of a file number that count within a session.
 const FILE_COUNT_BITS: u32 = 32;
@@ -35,7 +36,7 @@ pub(crate) struct Segments {
     numbers: AtomicU64,
     queues: Mutex<Queues>,
     /// Spare segments for the next lane that needs one.
-    spares: Mutex<Vec<Arc<SegmentFile>>>,
+    pub(crate) spares: Spares,
     /// Full files with unused bytes, and their used bytes; at most once each.
     uncut: Mutex<Vec<(Weak<SegmentFile>, u64)>>,
     /// Released files that are not closed yet.
@@ -105,6 +106,7 @@ impl Segments {
         segment_bytes: u64,
         session: u64,
     ) -> Self {
+        let spares = Spares::new(budget.capacity_bytes, segment_bytes);
         Self {
             dir,
             disk,
@@ -113,7 +115,7 @@ impl Segments {
             tags: RandomState::new(),
             numbers: AtomicU64::new(session << FILE_COUNT_BITS),
             queues: Mutex::default(),
-            spares: Mutex::default(),
+            spares,
             uncut: Mutex::default(),
             unlinks: PendingUnlinks::default(),
             is_dir_dirty: AtomicBool::new(true),
@@ -249,27 +251,6 @@ impl Segments {
             self.unlinks.push(file);
         }
         is_first
-    }
-
-    /// Takes the oldest spare segment: a start takes the order of the numbers for that of use.
-    pub(crate) fn take_spare(&self) -> Option<Arc<SegmentFile>> {
-        let mut spares = lock(&self.spares);
-        if spares.is_empty() { None } else { Some(spares.remove(0)) }
-    }
-
-    /// Adds a spare segment.
-    pub(crate) fn add_spare(&self, segment: Arc<SegmentFile>) {
-        lock(&self.spares).push(segment);
-    }
-
-    /// Takes all spare segments.
-    pub(crate) fn take_spares(&self) -> Vec<Arc<SegmentFile>> {
-        std::mem::take(&mut *lock(&self.spares))
-    }
-
-    /// Number of spare segments.
-    pub(crate) fn spares(&self) -> usize {
-        lock(&self.spares).len()
     }
 
     /// Bytes that the store uses on its file system and that are free there.
