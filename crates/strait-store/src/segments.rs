@@ -182,8 +182,8 @@ impl Segments {
         files.into_iter().map(|(_, file)| file.clone()).collect()
     }
 
-    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full file above `bytes`, in a
-    /// segment only if they are many. Returns false if there is nothing to free.
+    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full file above `bytes`, in
+    /// a segment only if they are many. Returns false if there is nothing to free.
     pub(crate) fn cut_later(&self, file: &Arc<SegmentFile>, bytes: u64) -> bool {
         let least_bytes = if file.is_own() { 1 } else { self.segment_bytes / UNUSED_PARTS };
         let is_worthwhile = file.share.bytes().saturating_sub(bytes) >= least_bytes;
@@ -194,8 +194,8 @@ impl Segments {
     }
 
     /// Truncates a full file, and returns its unused bytes to the budget and to the caller; `None`
-    /// if there is no such file. The eviction thread calls it, as ext4 without a journal waits until
-    /// the disk has discarded freed blocks. Writers wait for that too: a file with writers is
+    /// if there is no such file. The eviction thread calls it, as ext4 without a journal waits
+    /// until the disk has discarded freed blocks. Writers wait for that too: a file with writers is
     /// truncated only if `writers_wait`.
     pub(crate) fn cut_next(&self, writers_wait: bool) -> Option<u64> {
         loop {

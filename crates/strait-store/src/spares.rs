@@ -12,8 +12,8 @@ pub(crate) const SPARES_MIN: usize = 2;
 const SPARES_MAX: usize = 16;
 /// The spares above [`SPARES_MIN`] are at most this part of the capacity.
 const CAPACITY_DIVISOR: u64 = 20;
-/// Number of taken spares after which the wanted number may shrink. After a failure it does not grow
-/// before so many were taken.
+/// Number of taken spares after which the wanted number may shrink. After a failure it does not
+/// grow before so many were taken.
 const PERIOD: u32 = 16;
 
 /// Spare segments.

@@ -36,8 +36,8 @@ fn commit_of_unknown_length_leaves_the_truncation_to_the_background() {
     assert_eq!(body_of(&store, b"key"), Some(fill_of(1, BODY_BYTES)));
 }
 
-/// Fills six segments while the eviction thread is stopped. Returns the number of segments for which
-/// no spare was ready.
+/// Fills six segments while the eviction thread is stopped. Returns the number of segments for
+/// which no spare was ready.
 fn burst(store: &Store, number: u64) -> u64 {
     const OBJECTS: u64 = 18;
     let before = store.stats().without_spare;

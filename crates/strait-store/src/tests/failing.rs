@@ -104,7 +104,9 @@ fn file_that_could_not_be_begun_nor_unlinked_is_unlinked_later() {
     };
     let segments = &store.shared.segments;
     // The background thread makes spare segments, and then no more.
-    wait_until(&|| segments.spares.count() == SPARES_MIN && store.shared.eviction_lane().reserves.len() == RESERVES);
+    wait_until(&|| {
+        segments.spares.count() == SPARES_MIN && store.shared.eviction_lane().reserves.len() == RESERVES
+    });
     // Writes the index.
     store.sync().unwrap();
     let state = || (std::fs::read_dir(dir.path()).unwrap().count(), segments.budget.used_bytes());
