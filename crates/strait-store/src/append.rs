@@ -141,7 +141,13 @@ fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
         shared.segments.budget.reserve(shared.segments.segment_bytes);
         return Ok(reserve);
     }
-    let ready = || shared.segments.take_spare().map(Ok).or_else(|| make_segment(shared));
+    if let Some(spare) = shared.segments.spares.take() {
+        shared.lifecycle.wake();
+        return Ok(spare);
+    }
+    shared.segments.spares.note_missed();
+    shared.counters.without_spare.add(1);
+    let ready = || shared.segments.spares.take().map(Ok).or_else(|| make_segment(shared));
     let segment_bytes = shared.segments.segment_bytes;
     let taken = match lane.area {
         Area::Window => shared.when_free("begin a segment", segment_bytes, ready),
@@ -154,7 +160,8 @@ fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
 /// Creates a segment; `None` if the budget does not allow it.
 pub(crate) fn make_segment(shared: &Shared) -> Option<Result<Arc<SegmentFile>>> {
     let share = Share::take(&shared.segments.budget, shared.segments.segment_bytes)?;
-    Some(make_file(shared, FileKind::Segment, share))
+    let made = make_file(shared, FileKind::Segment, share);
+    Some(made.inspect_err(|_| shared.segments.spares.note_failed()))
 }
 
 /// Creates a segment for eviction, from the bytes that the budget has reserved for it.

@@ -15,8 +15,6 @@ use crate::read::{Loaded, read};
 use crate::record::{Location, Record};
 use crate::shared::Shared;
 
-/// Number of spare segments.
-pub(crate) const SPARES: usize = 2;
 /// Limit of files evicted at a time for one shortage.
 const SHORTAGE_FILES_MAX: usize = 8;
 /// Eviction for one shortage frees at most the used bytes divided by this.
@@ -57,7 +55,7 @@ pub(crate) fn evict_ahead(shared: &Shared) {
 /// Number of segments to make.
 fn lacking_segments(shared: &Shared) -> usize {
     let reserves = shared.eviction_lane().reserves.len();
-    RESERVES.saturating_sub(reserves) + SPARES.saturating_sub(shared.segments.spares())
+    RESERVES.saturating_sub(reserves) + shared.segments.spares.lacking()
 }
 
 /// Makes a segment: a reserve of eviction if one is lacking, else a spare. Returns `None` if none
@@ -67,11 +65,11 @@ fn make_lacking(shared: &Shared) -> Option<Result<()>> {
         let made = append::make_reserve(shared)?;
         return Some(made.map(|reserve| shared.eviction_lane().reserves.push(reserve)));
     }
-    if shared.segments.spares() >= SPARES {
+    if shared.segments.spares.lacking() == 0 {
         return None;
     }
     Some(append::make_segment(shared)?.map(|spare| {
-        shared.segments.add_spare(spare);
+        shared.segments.spares.add(spare);
         shared.demand.note_freed();
     }))
 }
@@ -116,8 +114,8 @@ pub(crate) fn close_unlinked(shared: &Shared) {
     }
 }
 
-/// Frees the unused bytes of a full segment, without a writer unless `writers_wait`. Returns their
-/// number; `None` if there is no such segment.
+/// Frees the unused bytes of a full file, without a writer unless `writers_wait`. Returns their
+/// number; `None` if there is no such file.
 pub(crate) fn cut_next(shared: &Shared, writers_wait: bool) -> Option<u64> {
     let freed_bytes = shared.segments.cut_next(writers_wait)?;
     shared.demand.note_freed();

@@ -57,6 +57,7 @@ mod scan;
 mod scrub;
 mod segments;
 mod shared;
+mod spares;
 mod stats;
 mod store;
 mod stores;

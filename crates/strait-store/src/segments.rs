@@ -1,4 +1,4 @@
-//! Files of the store: creation, eviction order, spare segments and release. Owns the budget and
+//! Files of the store: creation, eviction order and release. Owns the budget and
 //! the directory. Does not depend on records.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use crate::file::{SegmentFile, lock};
 use crate::format::{FileHeader, FileKind};
 use crate::pending::PendingUnlinks;
 use crate::policy::Area;
+use crate::spares::Spares;
 
 /// Bits of a file number that count within a session.
 const FILE_COUNT_BITS: u32 = 32;
@@ -35,8 +36,8 @@ pub(crate) struct Segments {
     numbers: AtomicU64,
     queues: Mutex<Queues>,
     /// Spare segments for the next lane that needs one.
-    spares: Mutex<Vec<Arc<SegmentFile>>>,
-    /// Full segments with unused bytes, and their used bytes.
+    pub(crate) spares: Spares,
+    /// Full files with unused bytes, and their used bytes; at most once each.
     uncut: Mutex<Vec<(Weak<SegmentFile>, u64)>>,
     /// Released files that are not closed yet.
     pub(crate) unlinks: PendingUnlinks,
@@ -105,6 +106,7 @@ impl Segments {
         segment_bytes: u64,
         session: u64,
     ) -> Self {
+        let spares = Spares::new(budget.capacity_bytes, segment_bytes);
         Self {
             dir,
             disk,
@@ -113,7 +115,7 @@ impl Segments {
             tags: RandomState::new(),
             numbers: AtomicU64::new(session << FILE_COUNT_BITS),
             queues: Mutex::default(),
-            spares: Mutex::default(),
+            spares,
             uncut: Mutex::default(),
             unlinks: PendingUnlinks::default(),
             is_dir_dirty: AtomicBool::new(true),
@@ -180,32 +182,34 @@ impl Segments {
         files.into_iter().map(|(_, file)| file.clone()).collect()
     }
 
-    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full segment above `bytes`
-    /// if they are many.
-    pub(crate) fn cut_later(&self, segment: &Arc<SegmentFile>, bytes: u64) {
-        if self.segment_bytes.saturating_sub(bytes) < self.segment_bytes / UNUSED_PARTS {
-            return;
+    /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full file above `bytes`, in
+    /// a segment only if they are many. Returns false if there is nothing to free.
+    pub(crate) fn cut_later(&self, file: &Arc<SegmentFile>, bytes: u64) -> bool {
+        let least_bytes = if file.is_own() { 1 } else { self.segment_bytes / UNUSED_PARTS };
+        let is_worthwhile = file.share.bytes().saturating_sub(bytes) >= least_bytes;
+        if is_worthwhile {
+            lock(&self.uncut).push((Arc::downgrade(file), bytes));
         }
-        lock(&self.uncut).push((Arc::downgrade(segment), bytes));
+        is_worthwhile
     }
 
-    /// Truncates a full segment, and returns its unused bytes to the budget and to the caller;
-    /// `None` if there is no such segment. The eviction thread calls it, as ext4 without a journal
-    /// waits until the disk has discarded freed blocks. Writers wait for that too: a segment with
-    /// writers is truncated only if `writers_wait`.
+    /// Truncates a full file, and returns its unused bytes to the budget and to the caller; `None`
+    /// if there is no such file. The eviction thread calls it, as ext4 without a journal waits
+    /// until the disk has discarded freed blocks. Writers wait for that too: a file with writers is
+    /// truncated only if `writers_wait`.
     pub(crate) fn cut_next(&self, writers_wait: bool) -> Option<u64> {
         loop {
             let mut uncut = lock(&self.uncut);
-            let may_cut = |segment: &Weak<SegmentFile>| {
-                writers_wait || segment.upgrade().is_none_or(|it| !it.has_writers())
+            let may_cut = |file: &Weak<SegmentFile>| {
+                writers_wait || file.upgrade().is_none_or(|file| !file.has_writers())
             };
-            let place = uncut.iter().position(|(segment, _)| may_cut(segment))?;
-            let (segment, bytes) = uncut.remove(place);
+            let place = uncut.iter().position(|(file, _)| may_cut(file))?;
+            let (file, bytes) = uncut.remove(place);
             drop(uncut);
-            let Some(segment) = segment.upgrade() else { continue };
-            if !segment.is_released.load(Ordering::Acquire) && segment.truncate(bytes) {
-                let before = segment.share.bytes();
-                lock(&self.queues).shrink(&segment, bytes);
+            let Some(file) = file.upgrade() else { continue };
+            if !file.is_released.load(Ordering::Acquire) && file.truncate(bytes) {
+                let before = file.share.bytes();
+                lock(&self.queues).shrink(&file, bytes);
                 return Some(before.saturating_sub(bytes));
             }
         }
@@ -247,27 +251,6 @@ impl Segments {
             self.unlinks.push(file);
         }
         is_first
-    }
-
-    /// Takes the oldest spare segment: a start takes the order of the numbers for that of use.
-    pub(crate) fn take_spare(&self) -> Option<Arc<SegmentFile>> {
-        let mut spares = lock(&self.spares);
-        if spares.is_empty() { None } else { Some(spares.remove(0)) }
-    }
-
-    /// Adds a spare segment.
-    pub(crate) fn add_spare(&self, segment: Arc<SegmentFile>) {
-        lock(&self.spares).push(segment);
-    }
-
-    /// Takes all spare segments.
-    pub(crate) fn take_spares(&self) -> Vec<Arc<SegmentFile>> {
-        std::mem::take(&mut *lock(&self.spares))
-    }
-
-    /// Number of spare segments.
-    pub(crate) fn spares(&self) -> usize {
-        lock(&self.spares).len()
     }
 
     /// Bytes that the store uses on its file system and that are free there.

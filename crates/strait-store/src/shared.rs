@@ -288,6 +288,13 @@ impl Shared {
         }
     }
 
+    /// Requests that the eviction thread frees the unused bytes of a full file: that can take long.
+    pub(crate) fn cut_later(&self, file: &Arc<SegmentFile>, bytes: u64) {
+        if self.segments.cut_later(file, bytes) {
+            self.lifecycle.wake();
+        }
+    }
+
     /// Ends a record, and releases the file of its own if it has one. Returns false if the record
     /// has ended already.
     pub(crate) fn end(&self, record: &Arc<Record>) -> bool {

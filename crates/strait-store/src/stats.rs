@@ -32,6 +32,7 @@ pub(crate) struct Counters {
     pub(crate) scrub_cpu_ns: Counter,
     pub(crate) unsynced: Counter,
     pub(crate) refused: Counter,
+    pub(crate) without_spare: Counter,
     pub(crate) failed: Counter,
 }
 
@@ -72,6 +73,8 @@ pub struct Stats {
     pub unsynced: u64,
     /// Reservations refused for lack of space.
     pub refused: u64,
+    /// Segments that a writing thread created itself or waited for, because no spare was ready.
+    pub without_spare: u64,
     /// Failed file-system calls.
     pub failed: u64,
     /// Directories that cannot be used now.
@@ -100,6 +103,7 @@ impl Stats {
             scrub_cpu_ns: self.scrub_cpu_ns + other.scrub_cpu_ns,
             unsynced: self.unsynced + other.unsynced,
             refused: self.refused + other.refused,
+            without_spare: self.without_spare + other.without_spare,
             failed: self.failed + other.failed,
             lost: self.lost + other.lost,
             is_loaded: self.is_loaded && other.is_loaded,

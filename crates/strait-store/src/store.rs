@@ -372,6 +372,7 @@ impl Store {
             scrub_cpu_ns: counters.scrub_cpu_ns.get(),
             unsynced: counters.unsynced.get(),
             refused: counters.refused.get(),
+            without_spare: counters.without_spare.get(),
             failed: counters.failed.get(),
             lost: 0,
             is_loaded: self.is_loaded(),

@@ -96,7 +96,7 @@ pub(crate) fn finish(shared: &Shared) {
             shared.release_file(reserve);
         }
     }
-    for spare in shared.segments.take_spares() {
+    for spare in shared.segments.spares.take_all() {
         shared.release_file(spare);
     }
     eviction::close_unlinked(shared);

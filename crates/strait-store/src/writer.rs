@@ -207,9 +207,7 @@ impl Writer {
             return Ok(record);
         }
         if self.file.is_own() {
-            // Freeing blocks can take long, so it is not done under the lane's lock.
             let end = align_up(self.layout.body_offset + body_len, PAGE_BYTES);
-            self.file.cut(end);
             self.header.extent_len = end - self.layout.offset;
         }
         let lane = shared.lane(self.lane, "commit")?;
@@ -261,7 +259,12 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.file.close_extent(self.layout.offset);
-        if !self.is_committed && self.file.is_own() {
+        if !self.file.is_own() {
+            return;
+        }
+        if self.is_committed {
+            self.shared.cut_later(&self.file, self.layout.offset + self.header.extent_len);
+        } else {
             self.shared.release_file(self.file.clone());
         }
     }

@@ -198,6 +198,12 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
             stats.unsynced,
         ),
         ("refused_total", "counter", "Reservations that were refused for lack of space.", stats.refused),
+        (
+            "without_spare_total",
+            "counter",
+            "Segments that a worker created itself or waited for.",
+            stats.without_spare,
+        ),
         ("failed_total", "counter", "Calls to the file system that failed.", stats.failed),
         ("lost", "gauge", "Directories that cannot be used.", stats.lost),
     ];

@@ -66,6 +66,7 @@ Output of stats, with counts since the start of the proxy:
   scrub_cpu_ns    CPU time of the scrub in nanoseconds
   unsynced        records that a power loss may have damaged, dropped at the start
   refused         responses not stored for lack of space; clients got them
+  without_spare   segments that a worker created itself or waited for, because no spare was ready
   failed          failed calls to the file system
   lost            directories that cannot be used
   is_loaded       true once the index of earlier responses is loaded

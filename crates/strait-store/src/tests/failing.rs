@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
-use crate::eviction::SPARES;
 use crate::lane::RESERVES;
 use crate::policy::Area;
+use crate::spares::SPARES_MIN;
 use crate::{Config, Error, Store, hash_of};
 use crate::{append, eviction};
 
@@ -104,7 +104,9 @@ fn file_that_could_not_be_begun_nor_unlinked_is_unlinked_later() {
     };
     let segments = &store.shared.segments;
     // The background thread makes spare segments, and then no more.
-    wait_until(&|| segments.spares() == SPARES && store.shared.eviction_lane().reserves.len() == RESERVES);
+    wait_until(&|| {
+        segments.spares.count() == SPARES_MIN && store.shared.eviction_lane().reserves.len() == RESERVES
+    });
     // Writes the index.
     store.sync().unwrap();
     let state = || (std::fs::read_dir(dir.path()).unwrap().count(), segments.budget.used_bytes());

@@ -37,7 +37,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     ordered: Mutex<Vec<Fault>>,
-    counts: Mutex<HashMap<Call, u64>>,
+    counts: Mutex<HashMap<(Call, ThreadId), u64>>,
     /// A directory, and the capacity of its simulated file system.
     disk: Mutex<Option<(PathBuf, u64)>>,
 }
@@ -85,12 +85,18 @@ impl Faults {
 
     /// Number of calls of the kind so far.
     pub(crate) fn count(&self, call: Call) -> u64 {
-        lock(&self.counts).get(&call).copied().unwrap_or(0)
+        let counts = lock(&self.counts);
+        counts.iter().filter(|((counted, _), _)| *counted == call).map(|(_, count)| count).sum()
+    }
+
+    /// Number of calls of the kind that this thread has made.
+    pub(crate) fn count_here(&self, call: Call) -> u64 {
+        lock(&self.counts).get(&(call, std::thread::current().id())).copied().unwrap_or(0)
     }
 
     /// Returns the error of this call, if it is to fail.
     pub(crate) fn take(&self, call: Call) -> Option<io::Error> {
-        *lock(&self.counts).entry(call).or_default() += 1;
+        *lock(&self.counts).entry((call, std::thread::current().id())).or_default() += 1;
         let mut faults = lock(&self.ordered);
         let fault = faults.iter_mut().find(|fault| fault.applies_to(call))?;
         if fault.after > 0 {

@@ -11,7 +11,6 @@ use tempfile::TempDir;
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::budget::Share;
 use crate::disk::{Call, Disk};
-use crate::eviction::SPARES;
 use crate::file::name_of;
 use crate::format::journal::{BLOCK_BYTES, Block, Cut, FileEntry};
 use crate::format::{STATE_AT, State};
@@ -87,7 +86,8 @@ fn start_after_a_kill_reads_the_journal_and_not_the_segments() {
     // the spare segments, in which the copy has no holes, and the last record.
     let blocks = fs::metadata(dir.path().join("index")).unwrap().len() / BLOCK_BYTES as u64;
     let of_journal = 2 * (blocks / 64 + 3);
-    let of_tails = ((SPARES + RESERVES) as u64 + 1) * config.segment_bytes.unwrap().div_ceil(64 << 10);
+    let spares = store.shared.segments.spares.count_max();
+    let of_tails = ((spares + RESERVES) as u64 + 1) * config.segment_bytes.unwrap().div_ceil(64 << 10);
     let most = 1 + of_journal + stats.files + of_tails + 1;
     assert!(reads <= most, "{reads} reads, {blocks} blocks, {stats:?}");
     assert!(reads < COUNT / 40 && stats.records == COUNT, "{reads} reads, {stats:?}");

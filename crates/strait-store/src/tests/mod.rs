@@ -1,5 +1,6 @@
 //! Tests of the whole store, each in a directory of its own.
 
+mod callers;
 mod damage;
 mod failing;
 pub(crate) mod faults;

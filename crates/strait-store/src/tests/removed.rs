@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
-use crate::eviction::SPARES;
 use crate::file::SegmentFile;
+use crate::spares::SPARES_MIN;
 use crate::{Config, Record, Store};
 
 /// Opens a store with one object that is entirely on disk.
@@ -19,7 +19,7 @@ fn synced(disk: &Disk, config: &Config, size: usize) -> (Arc<Store>, Arc<Record>
     let record = store.put(0, b"key", b"meta", &[&fill_of(1, size)]).unwrap();
     let begin = Instant::now();
     // The background thread makes spare segments meanwhile, and then no more.
-    while store.shared.segments.spares() < SPARES {
+    while store.shared.segments.spares.count() < SPARES_MIN {
         assert!(begin.elapsed() < PATIENCE);
         std::thread::yield_now();
     }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
-use crate::eviction::SPARES;
+use crate::spares::SPARES_MIN;
 use crate::{Config, Error, NewObject, Record, Store};
 
 const COUNT: u64 = 40;
@@ -68,7 +68,7 @@ fn failed_write_of_several_objects_loses_and_revives_none() {
         let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
         let store = Store::open_on(disk.clone(), config.clone()).unwrap();
         // Their headers are written by another thread then.
-        assert!(wait_until(|| store.shared.segments.spares() == SPARES));
+        assert!(wait_until(|| store.shared.segments.spares.count() == SPARES_MIN));
         disk.faults.inject_here(Call::Write, after, times, Errno::IO.raw_os_error());
         let stored: Vec<_> = put_all(&store).iter().map(Result::is_ok).collect();
         // The first write is that of one object. After a failed write of several, each is written
