@@ -100,6 +100,8 @@ pub struct Connection {
     pub(crate) receive_window: i64,
     pub(crate) consumed: u32,
     pub(crate) output: Vec<u8>,
+    /// First stream with the end of a response in the output.
+    pub(crate) first_unsent: u32,
     pub(crate) has_encoded: bool,
     pub(crate) is_closing: bool,
     pub(crate) has_announced_end: bool,
@@ -158,6 +160,7 @@ impl Connection {
             receive_window: i64::from(WINDOW_DEFAULT),
             consumed: 0,
             output,
+            first_unsent: u32::MAX,
             has_encoded: false,
             is_closing: false,
             has_announced_end: false,

@@ -473,6 +473,10 @@ impl Connection {
         if self.side == Side::Server || !had_user {
             self.meters.count(Abuse::RapidReset, now)?;
         }
+        // A response that is not sent yet must not pay for its own reset.
+        if self.side == Side::Server && !had_user && head.stream >= self.first_unsent {
+            self.meters.count(Abuse::RapidReset, now)?;
+        }
         self.forget_released(head.stream);
         Ok(had_user.then_some(Event::Reset { stream: head.stream, code }))
     }

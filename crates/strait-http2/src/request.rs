@@ -53,7 +53,7 @@ impl<'a> Request<'a> {
         self.list.into_iter().flat_map(fields)
     }
 
-    /// Returns its priority, after [`Self::parse`].
+    /// Returns its priority.
     pub(crate) fn priority(&self) -> Priority {
         if !self.has_priority {
             return Priority::default();
@@ -109,6 +109,7 @@ impl<'a> Request<'a> {
                 b":path" => request.path = text(),
                 b":protocol" => request.protocol = text(),
                 b"content-length" => request.content_length = length(entry.value()).ok(),
+                b"priority" => request.has_priority = true,
                 _ => {}
             }
         }

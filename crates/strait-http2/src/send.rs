@@ -15,6 +15,9 @@ impl Connection {
     /// Removes the first `len` bytes of the output, which were sent.
     pub fn sent(&mut self, len: usize) {
         self.output.drain(..len.min(self.output.len()));
+        if self.output.is_empty() {
+            self.first_unsent = u32::MAX;
+        }
     }
 
     /// Sends a head with these fields, `:status` first. Trailers are sent by
@@ -91,7 +94,7 @@ impl Connection {
             hpack::encode_lower(name, value, &mut self.output);
         }
         self.finish_block(before, stream, ends);
-        self.note_end(ends);
+        self.note_end(stream, ends);
         self.output.len() - before
     }
 
@@ -149,7 +152,7 @@ impl Connection {
         }
         self.send_window -= len as i64;
         self.meters.sent(len);
-        self.note_end(ends);
+        self.note_end(stream, ends);
         Head::new(len, kind::DATA, if ends { flag::END_STREAM } else { 0 }, stream).bytes()
     }
 
@@ -171,8 +174,9 @@ impl Connection {
         self.output.len() - before - data.len()
     }
 
-    fn note_end(&mut self, ends: bool) {
+    fn note_end(&mut self, stream: u32, ends: bool) {
         if ends {
+            self.first_unsent = self.first_unsent.min(stream);
             self.meters.answered();
         }
     }

@@ -459,6 +459,16 @@ fn floods_meet_their_limits() {
     let id = |index: u32| index * 2 + 1;
     let cancelled = |index| [get(id(index)), frame(kind::RST_STREAM, 0, id(index), &[0; 4])].concat();
     assert_eq!(Server::new().flood(cancelled), Some(Abuse::RapidReset));
+    // Requests that are answered before their resets come.
+    let mut server = Server::new();
+    let ended = (0..1000).find(|index| {
+        server.take(&get(id(*index))).unwrap();
+        server.respond(id(*index), true);
+        server.connection.release(id(*index));
+        let reset = frame(kind::RST_STREAM, 0, id(*index), &[0; 4]);
+        server.take(&reset).is_err_and(|error| error.abuse == Some(Abuse::RapidReset))
+    });
+    assert_eq!(ended, Some(199));
     assert_eq!(Server::new().flood(|index| get(id(index))), Some(Abuse::StreamErrors));
     assert_eq!(Server::new().flood(|_| frame(kind::SETTINGS, 0, 0, &[])), Some(Abuse::Settings));
     assert_eq!(Server::new().flood(|_| frame(kind::PING, 0, 0, &[0; 8])), Some(Abuse::Ping));

@@ -84,7 +84,7 @@ impl Answer {
 
 /// Client with windows of 2^31 - 1 bytes.
 pub(crate) struct Client {
-    tcp: TcpStream,
+    pub(crate) tcp: TcpStream,
     decoder: Decoder,
     /// Requests of a test that repeats them.
     sent: u32,

@@ -1,9 +1,13 @@
 //! Hits in memory that HTTP/2 sends at once: the same responses as those of a stream, and only if
 //! nothing has to wait.
 
+use std::io::Write as _;
+
 use lab::wait_until;
 
-use crate::http2::{Answer, Client, DATA, END_STREAM, ON, WINDOW_UPDATE, frame, get, head};
+use crate::http2::{
+    Answer, Client, DATA, END_STREAM, HEADERS, ON, PING, RST_STREAM, WINDOW_UPDATE, frame, get, head,
+};
 use crate::rig::{LIMIT, Rig, body};
 
 const PATH: &str = "/200/60/4096/a";
@@ -26,6 +30,14 @@ fn lasting(answer: &Answer) -> Vec<(String, String)> {
     answer.fields.iter().map(field).collect()
 }
 
+/// Returns true if the response to a request is a hit that was sent at once.
+fn is_at_once(client: &mut Client, request: Vec<u8>) -> bool {
+    client.send(request);
+    let block = client.until(HEADERS).unwrap().payload;
+    while client.until(DATA).unwrap().flags & END_STREAM == 0 {}
+    block.windows(10).any(|window| window == b"; hit; ttl")
+}
+
 #[test]
 fn response_at_once_equals_that_of_a_stream() {
     let rig = Rig::start(ON);
@@ -34,18 +46,23 @@ fn response_at_once_equals_that_of_a_stream() {
     rig.wait_stored(1);
     // The second hit is from memory.
     client.get(3, PATH);
-    let at_once = client.get(5, PATH);
+    // Only the fields of a hit at once are without Huffman's code.
+    assert!(is_at_once(&mut client, get(101, PATH)));
+    let cookies = [(":method", "GET"), (":scheme", "http"), (":path", PATH), (":authority", "www.example")];
+    let cookies = [&cookies[..], &[("cookie", "a=1"), ("cookie", "b=2")]].concat();
+    assert!(!is_at_once(&mut client, head(103, &cookies, END_STREAM)));
+    let at_once = client.get(105, PATH);
     assert!(at_once.is_whole && at_once.body == body(4096), "{at_once:?}");
     assert!(at_once.field("cache-status").unwrap().contains("; hit; ttl="), "{at_once:?}");
     // Several cookies are joined for the user of a stream.
-    let of_stream = ask(&mut client, 7, "GET", &[("cookie", "a=1"), ("cookie", "b=2")]);
+    let of_stream = ask(&mut client, 107, "GET", &[("cookie", "a=1"), ("cookie", "b=2")]);
     assert_eq!((lasting(&at_once), &at_once.body), (lasting(&of_stream), &of_stream.body));
-    let to_head = ask(&mut client, 9, "HEAD", &[]);
+    let to_head = ask(&mut client, 109, "HEAD", &[]);
     assert!(to_head.is_whole && to_head.body.is_empty(), "{to_head:?}");
     assert_eq!(lasting(&at_once), lasting(&to_head));
-    let part = ask(&mut client, 11, "GET", &[("range", "bytes=5-9")]);
+    let part = ask(&mut client, 111, "GET", &[("range", "bytes=5-9")]);
     assert_eq!((part.field(":status"), &part.body[..]), (Some("206"), &body(4096)[5..10]));
-    let control = ask(&mut client, 13, "GET", &[("a", "\u{1}")]);
+    let control = ask(&mut client, 113, "GET", &[("a", "\u{1}")]);
     assert_eq!(control.field(":status"), Some("400"), "control characters are refused");
     assert_eq!(rig.origin.asked(), 1);
 }
@@ -112,4 +129,24 @@ fn many_hits_of_one_read_are_whole() {
     answers.sort_by_key(|(stream, _)| *stream);
     assert!(answers.iter().map(|(stream, _)| *stream).eq(streams));
     assert!(answers.iter().all(|(_, answer)| answer.is_whole && answer.body == body(4096)));
+}
+
+/// A client that reads, and cancels hits which are answered in the same read.
+#[test]
+fn rapid_resets_of_hits_end_the_connection() {
+    let rig = Rig::start(&format!("{ON}admin.listen = \"127.0.0.1:0\"\n"));
+    let mut client = Client::to(rig.proxy.address());
+    for stream in [1, 3] {
+        client.get(stream, PATH);
+        rig.wait_stored(1);
+    }
+    let pair = |stream: u32| [get(stream, PATH), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat();
+    let ended = (1..500_u32).find(|round| {
+        let mut batch: Vec<u8> = (0..10).flat_map(|number| pair((round * 10 + number) * 2 + 1)).collect();
+        batch.extend(frame(PING, 0, 0, &[0; 8]));
+        client.tcp.write_all(&batch).is_err() || client.until(PING).is_none()
+    });
+    assert!(ended.is_some());
+    let metric = "strait_proxy_http2_abuse_total{limit=\"rapid_reset\"} 1";
+    assert!(wait_until(LIMIT, || rig.show("/metrics").text().contains(metric)));
 }
