@@ -102,7 +102,9 @@ fn write_head(
 ) -> Range<u64> {
     let length = object.length.unwrap_or(0);
     let (answer, range) = match selected {
-        Selected::Whole | Selected::Parts(_) => (Answer::Whole(whole(object, length)), 0..length),
+        Selected::Whole | Selected::Parts(_) => {
+            (Answer::Whole(whole(object, length).map_or(Framing::None, Framing::Length)), 0..length)
+        }
         Selected::Part(range) => (Answer::Part(range, length), range.clone()),
         Selected::NotModified => (Answer::NotModified, 0..0),
         Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
@@ -147,9 +149,9 @@ pub(crate) fn encode_whole<'o>(
     Some(if options.is_head { &[] } else { body })
 }
 
-/// Returns the framing of a whole body. RFC 9110 s8.6: a 204 has no Content-Length.
-fn whole(object: &Object, length: u64) -> Framing {
-    if object.status == 204 { Framing::None } else { Framing::Length(length) }
+/// Returns the length of a whole body. RFC 9110 s8.6: a 204 has no Content-Length.
+fn whole(object: &Object, length: u64) -> Option<u64> {
+    (object.status != 204).then_some(length)
 }
 
 async fn send_with_head(

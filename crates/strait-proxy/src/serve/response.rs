@@ -148,19 +148,19 @@ pub(crate) fn write_stored(
 }
 
 /// Appends the fields of a whole response from the store to `block`, which has the lines of the
-/// object ([`Object::encoded_lines`]). Without rules.
+/// object ([`Object::encoded_lines`]). Without rules. `length` is that of the body, if it has one.
 pub(crate) fn encode_stored(
     block: &mut Vec<u8>,
     settings: &Settings,
     object: &Object,
-    framing: Framing,
+    length: Option<u64>,
     age: Option<u64>,
     status: &CacheStatus<'_>,
     options: ResponseOptions<'_>,
 ) {
     let block = &mut Block(block);
     write_added(block, settings, object, age, options);
-    write_own_fields(block, framing, Some(status), options);
+    write_own_fields(block, length.map_or(Framing::None, Framing::Length), Some(status), options);
 }
 
 /// Writes the fields that a stored response gets in addition.

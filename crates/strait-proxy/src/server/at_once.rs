@@ -21,7 +21,8 @@ use crate::server::connection::{Found, Hit, memory_hit};
 
 /// Outcome of an attempt.
 pub(super) enum Attempt {
-    Answered,
+    /// A response with this number of body bytes was sent.
+    Answered(u64),
     /// The stream's user answers, with the result of the lookup if there was one.
     Left(Option<Found>),
 }
@@ -31,9 +32,11 @@ pub(super) fn answer(worker: &Worker, opened: &Opened, peer: SocketAddr) -> Atte
     let look =
         |request: &Request<'_>, resource: &Resource<'_>| memory_hit(worker, peer.ip(), request, resource, 0);
     match with_resource(worker, opened, look) {
-        Some(Some(hit)) if send(worker, opened, peer, &hit) => Attempt::Answered,
-        Some(Some(hit)) => Attempt::Left(Some(Found::Hit(Box::new(hit)))),
-        Some(None) => Attempt::Left(Some(Found::Nothing)),
+        Some(Some(hit)) => match send(worker, opened, peer, &hit) {
+            Some(bytes) => Attempt::Answered(bytes),
+            None => Attempt::Left(Some(Found::Hit(Box::new(hit)))),
+        },
+        Some(None) => Attempt::Left(Some(Found::NoHit)),
         None => Attempt::Left(None),
     }
 }
@@ -59,17 +62,18 @@ fn with_resource<T>(
     }
 }
 
-/// Sends, counts and logs a hit; returns false, with nothing sent, if that is not possible at once.
-fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> bool {
+/// Sends, counts and logs a hit, and returns the bytes of its body; `None`, with nothing sent, if that
+/// is not possible at once.
+fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> Option<u64> {
     let ttl = Some(hit.object.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer: Answer::Hit, ttl, detail: None };
     let mut record = Record { trace: hit.trace, ..Record::default() };
     let mut block = worker.heads.take();
     let found = (&*hit.object, &hit.selected);
     let body = deliver::encode_whole(&mut block, worker, &mut record, found, &status, hit.options);
-    let sent = body.and_then(|body| opened.answer(&block, body));
+    let sent = body.and_then(|body| Some((body.len() as u64, opened.answer(&block, body)?)));
     worker.heads.give_back(block);
-    let Some(moved) = sent else { return false };
+    let (bytes, moved) = sent?;
     let request = if worker.outputs_request(record.trace.as_ref()) { opened.request() } else { None };
     worker.account(&Account {
         client: peer,
@@ -81,5 +85,5 @@ fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> bool {
         took: opened.received.elapsed(),
         is_whole: true,
     });
-    true
+    Some(bytes)
 }

@@ -74,7 +74,7 @@ enum Next {
 pub(super) enum Found {
     Hit(Box<Hit>),
     /// It cannot answer the request.
-    Nothing,
+    NoHit,
 }
 
 /// Response in the memory cache that may be sent without validation.

@@ -32,6 +32,10 @@ const LINGER: Duration = Duration::from_secs(2);
 /// more than a round trip (RFC 9113, section 6.8).
 const ANNOUNCED: Duration = Duration::from_secs(2);
 
+/// Body bytes of a response at once that use up as much of a turn as a request: tokio ends a turn
+/// after at most 128 of them, 512 KiB.
+const UNIT_BYTES: u64 = 4096;
+
 /// HTTP/2 connection of a client.
 pub(crate) struct Http2Connection<'a> {
     pub(crate) current: &'a Current,
@@ -98,9 +102,11 @@ impl Http2Connection<'_> {
             match accepted {
                 Ok(Accepted::Request(opened)) => {
                     is_quiet = false;
-                    self.begin(&worker, opened, tasks);
+                    let bytes = self.begin(&worker, opened, tasks);
                     // The requests of a fast client are always at hand.
-                    tokio::task::coop::consume_budget().await;
+                    for _ in 0..=bytes / UNIT_BYTES {
+                        tokio::task::coop::consume_budget().await;
+                    }
                 }
                 Ok(Accepted::NeedsPipe) => link.lend(worker.pipes.borrow_mut().try_take()),
                 Ok(Accepted::Idle) => {
@@ -118,19 +124,21 @@ impl Http2Connection<'_> {
     }
 
     /// Answers a request at once, or begins its task, unless its client, or all clients, have as
-    /// many as they may.
-    fn begin(&self, worker: &Rc<Worker>, opened: Opened, tasks: &mut JoinSet<()>) {
+    /// many as they may. Returns the body bytes of a response at once.
+    fn begin(&self, worker: &Rc<Worker>, opened: Opened, tasks: &mut JoinSet<()>) -> u64 {
         let refuse = |opened: Opened| {
             worker.counters().refused.add(1);
             opened.refuse();
+            0
         };
         if !Open::is_possible(worker, self.share, self.peer) {
             return refuse(opened);
         }
         let found = match at_once::answer(worker, &opened, self.peer) {
-            Attempt::Answered => {
+            Attempt::Answered(bytes) => {
                 worker.counters().http2_streams.add(1);
-                return opened.end();
+                opened.end();
+                return bytes;
             }
             Attempt::Left(found) => found,
         };
@@ -144,6 +152,7 @@ impl Http2Connection<'_> {
             client.serve_stream(worker).await;
             drop(open);
         }));
+        0
     }
 }
 
