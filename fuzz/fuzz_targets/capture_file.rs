@@ -40,8 +40,8 @@ fn check_comment(before: Option<&str>, after: Option<&str>) {
 }
 
 /// Returns the packets of `file`, and an error if it is malformed. The position of an error may
-/// depend on the split into pieces, its existence must not. Pieces are read by `Decoder::packet` where
-/// it returns a packet.
+/// depend on the split into pieces, its existence must not. Pieces are read by `Decoder::packet`
+/// where it returns a packet.
 fn read(file: &[u8], piece: usize) -> (Vec<OwnedPacket>, Result<(), ()>) {
     let (mut decoder, mut packets) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));

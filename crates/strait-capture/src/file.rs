@@ -241,8 +241,8 @@ impl FileReader {
         }
     }
 
-    /// Reads like [`FileReader::try_next`] until a packet is complete in the buffer. Returns false at
-    /// the end of the file.
+    /// Reads like [`FileReader::try_next`] until a packet is complete in the buffer. Returns false
+    /// at the end of the file.
     pub(crate) fn try_fill(&mut self) -> Result<Poll<bool>, FileError> {
         Ok(match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Poll::Pending,

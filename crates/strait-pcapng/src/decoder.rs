@@ -121,9 +121,9 @@ impl Decoder {
         })
     }
 
-    /// Decodes the packet at the start of `input`, the bytes from [`Decoder::offset`] on. Returns it
-    /// with the number of bytes to drop, or `None` for a block that is incomplete or has no packet,
-    /// which [`Decoder::step`] takes.
+    /// Decodes the packet at the start of `input`, the bytes from [`Decoder::offset`] on. Returns
+    /// it with the number of bytes to drop, or `None` for a block that is incomplete or has no
+    /// packet, which [`Decoder::step`] takes.
     ///
     /// An error consumes nothing: the next call returns it again.
     pub fn packet<'a>(&mut self, input: &'a [u8]) -> Result<Option<(usize, Packet<'a>, LinkType)>, Error> {

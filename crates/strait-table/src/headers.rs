@@ -117,8 +117,8 @@ impl Headers {
         headers
     }
 
-    /// Reads the headers of a packet into new ones, in place, as a copy costs as much as a parse. Returns
-    /// the transport header and its payload; nothing if there is no IP header.
+    /// Reads the headers of a packet into new ones, in place, as a copy costs as much as a parse.
+    /// Returns the transport header and its payload; nothing if there is no IP header.
     pub(crate) fn read<'a>(&mut self, packet: &Packet<'a>) -> &'a [u8] {
         self.time_ns = packet.time_ns;
         self.length = packet.wire_len;

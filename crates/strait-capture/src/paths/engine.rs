@@ -144,7 +144,8 @@ pub(crate) trait Lent {
     where
         Self: 'b;
 
-    /// Returns the number of frames left, or of a file an upper bound, which is 0 after the last one.
+    /// Returns the number of frames left, or of a file an upper bound, which is 0 after the last
+    /// one.
     fn len(&self) -> usize;
 
     /// Iterates over the frames, oldest first.

@@ -44,8 +44,8 @@ fn open(path: &Path, filter: &str) -> (Session, Lane) {
     (session, lane)
 }
 
-/// Reads a lane to its end: takes at most `limit` frames of each batch of at most `batch` frames. Returns
-/// the times and bytes of the frames, and the error at the end.
+/// Reads a lane to its end: takes at most `limit` frames of each batch of at most `batch` frames.
+/// Returns the times and bytes of the frames, and the error at the end.
 fn read(lane: &mut Lane, batch: usize, limit: usize) -> (Vec<(u64, Vec<u8>)>, Option<strait_capture::Error>) {
     let mut seen = Vec::new();
     loop {

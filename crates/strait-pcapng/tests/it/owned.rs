@@ -73,8 +73,8 @@ pub(crate) fn decode(file: &[u8]) -> (Vec<Owned>, Result<(), Error>) {
     decode_in_pieces(file, file.len())
 }
 
-/// Like [`decode`], but the input grows by `piece` bytes when the decoder needs more, and packets are
-/// taken by [`Decoder::packet`] if it is shorter than the file.
+/// Like [`decode`], but the input grows by `piece` bytes when the decoder needs more, and packets
+/// are taken by [`Decoder::packet`] if it is shorter than the file.
 pub(crate) fn decode_in_pieces(file: &[u8], piece: usize) -> (Vec<Owned>, Result<(), Error>) {
     let (mut decoder, mut records) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));

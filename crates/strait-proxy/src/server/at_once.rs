@@ -62,8 +62,8 @@ fn with_resource<T>(
     }
 }
 
-/// Sends, counts and logs a hit, and returns the bytes of its body; `None`, with nothing sent, if that
-/// is not possible at once.
+/// Sends, counts and logs a hit, and returns the bytes of its body; `None`, with nothing sent, if
+/// that is not possible at once.
 fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> Option<u64> {
     let ttl = Some(hit.object.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer: Answer::Hit, ttl, detail: None };

@@ -155,8 +155,8 @@ impl Lent for Batch<'_> {
     where
         Self: 'b;
 
-    /// Returns the number of the shortest packets that fit into the bytes of the buffer, as those are
-    /// not decoded yet.
+    /// Returns the number of the shortest packets that fit into the bytes of the buffer, as those
+    /// are not decoded yet.
     fn len(&self) -> usize {
         self.left.min(self.engine.reader.buffered_bytes() / RECORD_BYTES_MIN)
     }
