@@ -1,21 +1,10 @@
 //! Calls in the caller's thread: slow ones are left to the background threads.
 
-use std::time::Instant;
-
 use rustix::io::pwrite;
 
-use super::{PATIENCE, body_of, config, fill_of};
+use super::{PATIENCE, body_of, config, fill_of, wait_until};
 use crate::disk::{Call, Disk};
 use crate::{Config, Store};
-
-/// Waits until `is_done` returns true.
-fn wait_until(store: &Store, is_done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_done() {
-        assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
-        std::thread::yield_now();
-    }
-}
 
 #[test]
 fn commit_of_unknown_length_leaves_the_truncation_to_the_background() {

@@ -19,7 +19,7 @@ mod unread;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -66,6 +66,15 @@ fn body_of(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
     let loaded = store.load(&record, usize::MAX).unwrap();
     assert_eq!(loaded.key(), key);
     Some(loaded.body().unwrap().to_vec())
+}
+
+/// Waits until `is_done` returns true.
+fn wait_until(store: &Store, is_done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_done() {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, body_of, config, fill_of, open};
+use super::{PATIENCE, body_of, config, fill_of, open, wait_until};
 use crate::disk::{Call, Disk};
 use crate::file::SegmentFile;
 use crate::spares::SPARES_MIN;
@@ -132,15 +132,6 @@ fn removal_is_synced_before_its_file_is_unlinked() {
     assert!(head.path().exists() && is_clean(&head));
     head.is_released.store(false, Ordering::Release);
     store.shared.release_file(head);
-}
-
-/// Waits until `is_done` returns true.
-fn wait_until(store: &Store, is_done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_done() {
-        assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
-        std::thread::yield_now();
-    }
 }
 
 #[test]
