@@ -13,10 +13,18 @@ use crate::rig::{LIMIT, Rig, body};
 
 const PATH: &str = "/200/60/4096/a";
 
-/// Sends a request for [`PATH`] with more fields.
-fn ask(client: &mut Client, stream: u32, method: &str, more: &[(&str, &str)]) -> Answer {
+/// Fields whose values a stream's user joins.
+const COOKIES: [(&str, &str); 2] = [("cookie", "a=1"), ("cookie", "b=2")];
+
+/// Returns a request for [`PATH`] with more fields.
+fn request(stream: u32, method: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let fields = [(":method", method), (":scheme", "http"), (":path", PATH), (":authority", "www.example")];
-    client.send(head(stream, &[&fields[..], more].concat(), END_STREAM));
+    head(stream, &[&fields[..], more].concat(), END_STREAM)
+}
+
+/// Sends a request, and returns the response.
+fn ask(client: &mut Client, stream: u32, method: &str, more: &[(&str, &str)]) -> Answer {
+    client.send(request(stream, method, more));
     client.answers(1).remove(0).1
 }
 
@@ -49,14 +57,12 @@ fn response_at_once_equals_that_of_a_stream() {
     client.get(3, PATH);
     // Only the fields of a hit at once are without Huffman's code.
     assert!(is_at_once(&mut client, get(101, PATH)));
-    let cookies = [(":method", "GET"), (":scheme", "http"), (":path", PATH), (":authority", "www.example")];
-    let cookies = [&cookies[..], &[("cookie", "a=1"), ("cookie", "b=2")]].concat();
-    assert!(!is_at_once(&mut client, head(103, &cookies, END_STREAM)));
+    assert!(!is_at_once(&mut client, request(103, "GET", &COOKIES)));
     let at_once = client.get(105, PATH);
     assert!(at_once.is_whole && at_once.body == body(4096), "{at_once:?}");
     assert!(at_once.field("cache-status").unwrap().contains("; hit; ttl="), "{at_once:?}");
     // Several cookies are joined for the user of a stream.
-    let of_stream = ask(&mut client, 107, "GET", &[("cookie", "a=1"), ("cookie", "b=2")]);
+    let of_stream = ask(&mut client, 107, "GET", &COOKIES);
     assert_eq!((lasting(&at_once), &at_once.body), (lasting(&of_stream), &of_stream.body));
     let to_head = ask(&mut client, 109, "HEAD", &[]);
     assert!(to_head.is_whole && to_head.body.is_empty(), "{to_head:?}");
