@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use strait_packet::tcp::flags::{ACK, FIN, RST, SYN};
 
+use crate::address::multiply;
 use crate::community_id;
 use crate::headers::{Headers, Internet, Tcp};
 
@@ -99,10 +100,7 @@ impl Key {
 
     /// Multiplies halves of the key with each other, each changed by a random number.
     pub(super) fn hash(&self, seeds: [u64; 2]) -> u64 {
-        let fold = |one: u64, other: u64| {
-            let product = u128::from(one ^ seeds[0]) * u128::from(other ^ seeds[1]);
-            (product >> 64) as u64 ^ product as u64
-        };
+        let fold = |one, other| multiply([one, other], seeds);
         let [one, other] = self.addresses;
         if self.rest & IS_IPV6 == 0 {
             return fold(one[1] << 32 | other[1], self.rest);
