@@ -52,10 +52,6 @@ impl Batches for FlowBatches {
         let count = BATCH_ROWS.saturating_sub(self.rows.len());
         self.table.drain(count, &mut self.ended);
         self.append();
-        if self.table.is_empty() {
-            // So the flows of a file do not depend on the files before it.
-            self.table.restart_clock();
-        }
     }
 
     fn pass(&mut self, time_ns: u64) {

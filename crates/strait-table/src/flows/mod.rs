@@ -85,7 +85,7 @@ impl Chunk {
 struct Link {
     /// Flow whose last packet is older.
     older: u32,
-    /// Flow whose last packet is newer; of a free place, the next free one.
+    /// Flow whose last packet is newer; if this place is free, the next free place.
     newer: u32,
 }
 
@@ -206,12 +206,6 @@ impl FlowTable {
         true
     }
 
-    /// Lets time start again, as the next packets are those of another file. All flows must have
-    /// ended.
-    pub fn restart_clock(&mut self) {
-        self.clock = Clock::default();
-    }
-
     fn is_oldest_idle(&self) -> bool {
         let is_idle = |flow: &Flow| self.clock.now.saturating_sub(flow.seen_ns) >= self.limits.idle_ns;
         flow_in(&self.chunks, self.oldest).is_some_and(is_idle)
@@ -223,13 +217,17 @@ impl FlowTable {
         self.end(self.oldest, reason, ended);
     }
 
-    /// Ends at most `count` flows, oldest first. Returns false if there are none left.
+    /// Ends at most `count` flows, oldest first. Returns false if there are none left: time starts
+    /// again then, as the next packets are those of another file.
     pub fn drain(&mut self, count: usize, ended: &mut Vec<FlowRow>) -> bool {
         for _ in 0..count {
             if self.oldest == NONE {
-                return false;
+                break;
             }
             self.end_oldest(EndReason::Forced, ended);
+        }
+        if self.oldest == NONE {
+            self.clock = Clock::default();
         }
         self.oldest != NONE
     }

@@ -370,7 +370,6 @@ impl Flows {
             let result = self.write_ended(now, true);
             written = written.and(result);
         }
-        self.table.restart_clock();
         written
     }
 
