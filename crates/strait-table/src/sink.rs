@@ -44,7 +44,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most 289 MiB
 /// for frames and messages.
 const QUEUE_BLOCKS: usize = 256;
-/// Blocks of the queue of a reader that waits: few, whose memory stays in the cache.
+/// Blocks of the queue if a full queue delays the reader: few, so that they stay in the cache.
 const WAITING_BLOCKS: usize = 4;
 /// Maximum time for which packets wait in an incomplete block.
 const BLOCK_EVERY: Duration = Duration::from_millis(500);
