@@ -8,7 +8,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use strait_sys::Kind;
 
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
@@ -207,8 +210,7 @@ fn standard_output_gets_the_file_unchanged() {
 fn closed_pipe_is_distinguished_from_a_failure() {
     let directory = directory();
     let path = directory.path().join("fifo");
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
     let reader = std::thread::spawn({
         let path = path.clone();
         move || {
@@ -219,12 +221,23 @@ fn closed_pipe_is_distinguished_from_a_failure() {
     });
     let mut sink = FileSink::create(options(&path)).expect("a reader");
     assert_eq!(reader.join().expect("the reader ends well"), *b"\x0a\x0d\x0d\x0a");
+    wait_until_unread(&path);
     write(&mut sink, 0, 60).expect("it is only buffered");
     let error = sink.flush().expect_err("no reader");
     assert!(matches!(error, SinkError::ReaderClosed { packets: 0, .. }), "{error}");
     assert_eq!(sink.lost(), 1);
     sink.close(&[Statistics::default()]).expect("the error was returned before");
     assert_eq!(listing(directory.path()), ["fifo"], "written in place");
+}
+
+/// Waits until nothing has a FIFO open for reading. A process that another test starts has it open until it executes its
+/// program.
+fn wait_until_unread(fifo: &Path) {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = || rustix::fs::open(fifo, flags, Mode::empty());
+    while !matches!(opened(), Err(Errno::NXIO)) {
+        strait_os::wait::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -287,7 +300,7 @@ fn planted_part_is_neither_followed_nor_waited_for() {
     assert!(!elsewhere.exists());
 
     fs::remove_file(part_of(&path)).unwrap();
-    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    let mode = Mode::from_raw_mode(0o666);
     rustix::fs::mkfifoat(rustix::fs::CWD, part_of(&path), mode).unwrap();
     assert!(refused().contains("remove it"), "{}", refused());
 
