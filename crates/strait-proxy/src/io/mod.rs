@@ -23,4 +23,5 @@ pub(crate) mod stream;
 pub(crate) mod tcp;
 pub(crate) mod tls;
 pub(crate) mod tunnel;
+pub(crate) mod turn;
 pub(crate) mod unix;

@@ -32,6 +32,7 @@ use crate::io::piece::Piece;
 use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use crate::io::tls::session::Session;
+use crate::io::turn;
 
 /// Maximum of bytes per sendfile(2), so that other connections of the thread are not delayed.
 const SENDFILE_MAX: u64 = 1 << 20;
@@ -361,6 +362,7 @@ impl Socket {
                 return Err(SocketError::Closed);
             }
             self.moved.sendfile += sent as u64;
+            turn::count(sent as u64).await;
         }
         Ok(())
     }
@@ -373,8 +375,7 @@ impl Socket {
         };
         let sent = self.send_paced(send).await?;
         self.count_copied(0);
-        // The socket of a fast client is always ready.
-        tokio::task::coop::consume_budget().await;
+        turn::count(sent as u64).await;
         Ok(sent)
     }
 
@@ -391,6 +392,7 @@ impl Socket {
             bytes.read_at(&file, at, end - at)?;
             self.write_all(&bytes, &[]).await?;
             at += bytes.len() as u64;
+            turn::count(bytes.len() as u64).await;
         }
         Ok(())
     }
@@ -457,6 +459,7 @@ impl Socket {
         while pipe.held() > 0 {
             let sent = self.send_ready(|tcp| pipe.empty(tcp, None)).await?;
             self.moved.spliced += sent as u64;
+            turn::count(sent as u64).await;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use crate::io::http2::link::Link;
 use crate::io::http2::opened::Opened;
 use crate::io::http2::translate::TargetForm;
 use crate::io::stream::Stream;
+use crate::io::turn;
 use crate::server::at_once::{self, Attempt};
 use crate::server::client_limits::Share;
 use crate::server::connection::Client;
@@ -31,10 +32,6 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Time in which a client learns that it is to open no more streams, after which they are refused:
 /// more than a round trip (RFC 9113, section 6.8).
 const ANNOUNCED: Duration = Duration::from_secs(2);
-
-/// Body bytes of a response at once that use up as much of a turn as a request: tokio ends a turn
-/// after at most 128 of them, 512 KiB.
-const UNIT_BYTES: u64 = 4096;
 
 /// HTTP/2 connection of a client.
 pub(crate) struct Http2Connection<'a> {
@@ -104,9 +101,7 @@ impl Http2Connection<'_> {
                     is_quiet = false;
                     let bytes = self.begin(&worker, opened, tasks);
                     // The requests of a fast client are always at hand.
-                    for _ in 0..=bytes / UNIT_BYTES {
-                        tokio::task::coop::consume_budget().await;
-                    }
+                    turn::count(bytes).await;
                 }
                 Ok(Accepted::NeedsPipe) => link.lend(worker.pipes.borrow_mut().try_take()),
                 Ok(Accepted::Idle) => {
