@@ -199,17 +199,18 @@ def encode(folder, out):
     pyarrow.set_io_thread_count(1)
     files = sorted(pathlib.Path(folder).glob("packets/**/*.parquet"))
     table = pyarrow.concat_tables(pyarrow.parquet.ParquetFile(file).read() for file in files).combine_chunks()
-    plain = ("time", "source_port", "destination_port", "tcp_sequence", "tcp_acknowledgment")
+    differences = [name for name in ("time", "ip_id") if name in table.column_names]
+    plain = ("source_port", "destination_port", "tcp_sequence", "tcp_acknowledgment")
     cpu_seconds = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     before = cpu_seconds()
     pyarrow.parquet.write_table(
         table,
         out,
         compression="zstd",
-        compression_level=1,
+        compression_level={name: 4 if name in plain else 1 for name in table.column_names},
         row_group_size=1 << 20,
-        use_dictionary=[name for name in table.column_names if name not in plain],
-        column_encoding={"time": "DELTA_BINARY_PACKED"},
+        use_dictionary=[name for name in table.column_names if name not in (*plain, *differences)],
+        column_encoding=dict.fromkeys(differences, "DELTA_BINARY_PACKED"),
     )
     print(cpu_seconds() - before, pathlib.Path(out).stat().st_size)
 

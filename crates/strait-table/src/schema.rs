@@ -29,10 +29,21 @@ pub struct Column {
     pub kind: Kind,
     /// True if a row can have no value.
     pub nullable: bool,
-    /// True if values seldom repeat, so that a dictionary of them would be larger than the values.
-    pub distinct: bool,
+    /// Encoding in Parquet.
+    pub encoding: Encoding,
     /// Meaning, with the unit.
     pub about: &'static str,
+}
+
+/// Encoding of a column in Parquet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Each distinct value once, and indices.
+    Dictionary,
+    /// The values: they seldom repeat, so that a dictionary of them would be larger.
+    Plain,
+    /// Differences: the values ascend, or are counters of few hosts.
+    Delta,
 }
 
 /// Type of a column.
@@ -90,15 +101,16 @@ impl fmt::Display for Kind {
 
 impl Column {
     const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
-        Self { name, kind, nullable: false, distinct: false, about }
+        let encoding = if matches!(kind, Kind::Time) { Encoding::Delta } else { Encoding::Dictionary };
+        Self { name, kind, nullable: false, encoding, about }
     }
 
     const fn or_null(self) -> Self {
         Self { nullable: true, ..self }
     }
 
-    const fn distinct(self) -> Self {
-        Self { distinct: true, ..self }
+    const fn encoded(self, encoding: Encoding) -> Self {
+        Self { encoding, ..self }
     }
 
     /// Returns Arrow's field.
@@ -156,8 +168,8 @@ pub const PACKETS: Table = Table {
             "source port of TCP, UDP, UDP-Lite or SCTP; a later fragment has none",
         )
         .or_null()
-        .distinct(),
-        Column::new("destination_port", Kind::U16, "destination port").or_null().distinct(),
+        .encoded(Encoding::Plain),
+        Column::new("destination_port", Kind::U16, "destination port").or_null().encoded(Encoding::Plain),
         Column::new("protocol", Kind::U8, "IP protocol of the payload, after IPv6 extension headers")
             .or_null(),
         Column::new(
@@ -166,11 +178,15 @@ pub const PACKETS: Table = Table {
             "flag bits: FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32, ECE 64, CWR 128, AE 256",
         )
         .or_null(),
-        Column::new("tcp_sequence", Kind::U32, "sequence number").or_null().distinct(),
-        Column::new("tcp_acknowledgment", Kind::U32, "acknowledgment number").or_null().distinct(),
+        Column::new("tcp_sequence", Kind::U32, "sequence number").or_null().encoded(Encoding::Plain),
+        Column::new("tcp_acknowledgment", Kind::U32, "acknowledgment number")
+            .or_null()
+            .encoded(Encoding::Plain),
         Column::new("tcp_window", Kind::U16, "receive window, unscaled").or_null(),
         Column::new("ttl", Kind::U8, "time to live or hop limit").or_null(),
-        Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one").or_null(),
+        Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one")
+            .or_null()
+            .encoded(Encoding::Delta),
         Column::new(
             "fragment_offset",
             Kind::U32,
@@ -192,7 +208,8 @@ pub const PACKETS: Table = Table {
         )
         .or_null(),
         Column::new("destination_mac", Kind::Text, "destination address of an Ethernet header").or_null(),
-        Column::new("frame", Kind::Binary, "first captured bytes, as many as --frames selects").distinct(),
+        Column::new("frame", Kind::Binary, "first captured bytes, as many as --frames selects")
+            .encoded(Encoding::Plain),
         Column::new("process_id", Kind::U32, "process that owns the packet's socket, with --owner").or_null(),
         Column::new("process", Kind::Text, "name of the process").or_null(),
         Column::new("user", Kind::Text, "user of the process").or_null(),
@@ -233,7 +250,8 @@ pub const FLOWS: Table = Table {
         Column::new("destinationTransportPort", Kind::U16, "port of the destination").or_null(),
         Column::new("protocolIdentifier", Kind::U8, "IP protocol, after IPv6 extension headers"),
         Column::new("icmpTypeCode", Kind::U16, "type times 256 plus code of ICMP and ICMPv6").or_null(),
-        Column::new("communityId", Kind::Text, "community ID version 1, with seed 0").distinct(),
+        Column::new("communityId", Kind::Text, "community ID version 1, with seed 0")
+            .encoded(Encoding::Plain),
         Column::new("packetDeltaCount", Kind::I64, "packets from the source"),
         Column::new("reversePacketDeltaCount", Kind::I64, "packets to the source"),
         Column::new("octetDeltaCount", Kind::I64, "bytes from the source, with IP headers"),
