@@ -64,6 +64,11 @@ impl Flows {
         Self { entries: Generations::default(), is_loopback }
     }
 
+    /// Returns true if no connection is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Forgets all connections.
     pub(super) fn clear(&mut self) {
         self.entries = Generations::default();

@@ -121,6 +121,10 @@ impl Owners {
     /// # Errors
     /// The kernel's map cannot be read.
     pub fn of(&mut self, frame: &Frame<'_>) -> Result<Option<Attribution>, Error> {
+        if frame.owner == 0 && self.flows.is_empty() {
+            // As on a bridge or a router: nothing can be inferred.
+            return Ok(None);
+        }
         let parsed = network_on(self.link_type, frame.bytes).ok();
         let packet = parsed.and_then(|(untagged, network)| {
             Some(Packet {
@@ -135,6 +139,9 @@ impl Owners {
             (0, Some(packet)) => self.inferred(&packet),
             (pid, None) => Ok(Some(Attribution { owner: self.processes.find(pid)?.0, is_first: false })),
             (pid, Some(packet)) => {
+                if self.flows.is_empty() {
+                    self.drops = self.hooks.drops()?;
+                }
                 let Self { flows, processes, .. } = self;
                 let changes = processes.hooks.changes();
                 let (owner, is_first) = flows.own(&packet, (pid, changes), || processes.find(pid))?;
@@ -259,6 +266,10 @@ impl<K: Hash + Eq, V> Generations<K, V> {
         self.make_room();
         self.older.remove(&key);
         self.newer.insert(key, value);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.newer.is_empty() && self.older.is_empty()
     }
 
     fn remove(&mut self, key: &K) {
