@@ -113,6 +113,8 @@ pub(crate) fn append(
 ) -> Result<(Arc<SegmentFile>, Layout)> {
     let body_len = if head.header.body_file == 0 { head.header.body_len } else { 0 };
     let (file, layout) = slot(shared, lane, head.header.head_len(), body_len)?;
+    // After the wait for a slot, in which a removal can have been confirmed.
+    head.is_wanted()?;
     head.commit(shared.durability.next_number(), &file, &layout);
     // Half a record may be written now. No index entry points to it, but the segment takes no
     // more records.
@@ -146,7 +148,6 @@ fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
         return Ok(spare);
     }
     shared.segments.spares.note_missed();
-    shared.counters.without_spare.add(1);
     let ready = || shared.segments.spares.take().map(Ok).or_else(|| make_segment(shared));
     let segment_bytes = shared.segments.segment_bytes;
     let taken = match lane.area {
@@ -154,7 +155,11 @@ fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
         Area::Main => ready().ok_or_else(|| shared.full("begin a segment", segment_bytes)),
     };
     shared.lifecycle.wake();
-    taken?
+    let taken = taken??;
+    if lane.area == Area::Window {
+        shared.counters.without_spare.add(1);
+    }
+    Ok(taken)
 }
 
 /// Creates a segment; `None` if the budget does not allow it.

@@ -10,7 +10,7 @@ use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State, hash_of_pieces};
 use crate::lane::{Head, Lane, RESERVES};
 use crate::pending::PINNED_DIVISOR;
-use crate::policy::{Area, Candidate, STAYED_MAX, Selection};
+use crate::policy::{Area, Candidate, STAYED_MAX, Selection, weighed_bytes};
 use crate::read::{Loaded, read};
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -87,7 +87,7 @@ fn expects_space(shared: &Shared) -> bool {
 }
 
 /// Evicts for a shortage of the file system, if there is one and its time has come. Returns true if
-/// a file was evicted. The newest file stays.
+/// it has freed space. The newest file stays.
 pub(crate) fn evict_for_shortage(shared: &Shared) -> bool {
     let Some(lacking_bytes) = shared.demand.enospc.take_due() else { return false };
     let wanted_bytes = lacking_bytes.min(shared.segments.budget.used_bytes() / SHORTAGE_DIVISOR);
@@ -100,7 +100,7 @@ pub(crate) fn evict_for_shortage(shared: &Shared) -> bool {
         freed_bytes += bytes;
         files += 1;
     }
-    files > 0
+    freed_bytes > 0
 }
 
 /// Unlinks released files, and closes those without readers.
@@ -204,8 +204,8 @@ pub(crate) fn candidate(record: &Arc<Record>, location: &Location) -> Candidate<
 /// Moves the records that stay out of a file, and releases the file. Returns the bytes that it
 /// frees.
 pub(crate) fn evict(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> u64 {
-    let segment_bytes = shared.segments.segment_bytes;
-    evict_with(shared, file, |candidates| shared.popularity.policy().select(area, candidates, segment_bytes))
+    let bytes = weighed_bytes(file.share.bytes(), shared.segments.segment_bytes);
+    evict_with(shared, file, |candidates| shared.popularity.policy().select(area, candidates, bytes))
 }
 
 /// Drops the records with their body in a file, and releases the file.
@@ -307,7 +307,7 @@ fn copy(
         // It ended in an earlier session, after the last cut of the journal.
         return Err(Error::Removed { operation: "move" });
     }
-    let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
+    let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header, replaces: None };
     if let Some(body) = loaded.body().filter(|_| with_body) {
         // If the process is killed during the write, only the hash shows that it is incomplete.
         head.header.body_hash.get_or_insert_with(|| hash_of_pieces(&[body]));
@@ -331,7 +331,7 @@ fn copy_long(
     location: &Location,
     loaded: &Loaded,
 ) -> Result<Location> {
-    let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
+    let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header, replaces: None };
     let (file, layout) = append::slot(shared, lane, head.header.head_len(), record.body_len())?;
     let header = &mut head.header;
     header.state = State::Reserved;

@@ -136,6 +136,11 @@ impl SegmentFile {
         lock(&self.members).as_mut().map(|members| members.push(hash)).is_some()
     }
 
+    /// Returns true if eviction of the file has begun.
+    pub(crate) fn is_dismissed(&self) -> bool {
+        lock(&self.members).is_none()
+    }
+
     /// Returns true if a record has a part in this file.
     pub(crate) fn has_members(&self) -> bool {
         lock(&self.members).as_ref().is_some_and(|members| !members.is_empty())

@@ -13,6 +13,7 @@ use crate::format::{
     hash_of_pieces,
 };
 use crate::policy::Area;
+use crate::record::Record;
 
 /// Number of segments that eviction has for itself. The eviction of a file fills less than one, but
 /// may free less than the next one takes.
@@ -39,6 +40,8 @@ pub(crate) struct Head<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) meta: &'a [u8],
     pub(crate) header: RecordHeader,
+    /// Record that the new one replaces. Once it has ended, as by a removal, nothing is written.
+    pub(crate) replaces: Option<&'a Record>,
 }
 
 impl<'a> Head<'a> {
@@ -62,7 +65,7 @@ impl<'a> Head<'a> {
             key_len: key.len() as u32,
             meta_len: meta.len() as u32,
         };
-        Ok(Self { key, meta, header })
+        Ok(Self { key, meta, header, replaces: None })
     }
 
     /// Head of a new record with a body that is in memory.
@@ -70,6 +73,12 @@ impl<'a> Head<'a> {
         let mut head = Self::new(new.key, new.meta, new.body.len() as u64)?;
         head.header.body_hash = Some(hash_of(new.body));
         Ok(head)
+    }
+
+    /// Fails if the record that this one replaces has ended.
+    pub(crate) fn is_wanted(&self) -> Result<()> {
+        let is_wanted = self.replaces.is_none_or(Record::is_alive);
+        if is_wanted { Ok(()) } else { Err(Error::Removed { operation: "replace" }) }
     }
 
     /// Completes the header of a committed record with its place and its number.

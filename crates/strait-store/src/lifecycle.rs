@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::Thread;
+use std::thread::{self, Thread};
 
 /// End of a store.
 #[derive(Debug, Default)]
@@ -40,9 +40,12 @@ impl Lifecycle {
         let _ = self.thread.set(thread);
     }
 
-    /// Wakes the eviction thread.
+    /// Wakes the eviction thread, unless it calls this itself: it would not sleep any more while it
+    /// fails.
     pub(crate) fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
+        if let Some(thread) = self.thread.get()
+            && thread.id() != thread::current().id()
+        {
             thread.unpark();
         }
     }

@@ -141,9 +141,21 @@ impl Store {
     /// # Errors
     /// [`Error::Full`] if there is no space now.
     pub fn put(&self, lane: usize, key: &[u8], meta: &[u8], body: &[&[u8]]) -> Result<Arc<Record>> {
+        self.put_in_place_of(None, lane, (key, meta), body)
+    }
+
+    /// Like [`Self::put`]. Writes nothing if the record that the new one is to replace has ended.
+    fn put_in_place_of(
+        &self,
+        replaced: Option<&Record>,
+        lane: usize,
+        (key, meta): (&[u8], &[u8]),
+        body: &[&[u8]],
+    ) -> Result<Arc<Record>> {
         let body_len = body.iter().map(|piece| piece.len() as u64).sum();
         let mut head = Head::new(key, meta, body_len)?;
         head.header.body_hash = Some(hash_of_pieces(body));
+        head.replaces = replaced;
         let stored = if append::fits_segment(&self.shared, &head.header, body_len) {
             append::put(&self.shared, lane, head, body)
         } else {
@@ -173,6 +185,7 @@ impl Store {
         let mut pieces: Vec<_> = body.iter().map(|piece| std::io::IoSlice::new(piece)).collect();
         let written = extent.file.write(&mut pieces, extent.offset);
         written.inspect_err(|error| self.shared.note_shortage(error, body_len))?;
+        head.is_wanted()?;
         writer.commit_to(body_len)
     }
 
@@ -201,7 +214,7 @@ impl Store {
             return Err(Error::Removed { operation: OPERATION });
         }
         if let Some(body) = loaded.body() {
-            let updated = self.put(lane, loaded.key(), meta, &[body])?;
+            let updated = self.put_in_place_of(Some(record), lane, (loaded.key(), meta), &[body])?;
             return self.succeed(record, updated, self.shared.end(record), OPERATION);
         }
         let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
@@ -227,7 +240,7 @@ impl Store {
         if !record.is_alive() {
             return Err(Error::Removed { operation: OPERATION });
         }
-        let written = self.put(lane, key, meta, body)?;
+        let written = self.put_in_place_of(Some(record), lane, (key, meta), body)?;
         self.succeed(record, written, self.shared.end(record), OPERATION)
     }
 
@@ -265,6 +278,7 @@ impl Store {
     ) -> Result<Option<Arc<Record>>> {
         let Some(body) = record.body() else { return Ok(None) };
         let mut head = Head::new(loaded.key(), meta, record.body_len())?;
+        head.replaces = Some(record);
         head.header.body_file = body.file.number();
         head.header.body_offset = body.offset;
         head.header.body_hash = loaded.header.body_hash;
@@ -284,8 +298,8 @@ impl Store {
         }
         self.shared.insert(&updated);
         // After the insertion into the index, so that a concurrent eviction of the file finds the
-        // record.
-        if updated.body().is_some_and(|body| body.file.admit(header.hash)) {
+        // record. The file has its hash from the record before.
+        if updated.body().is_some_and(|body| !body.file.is_dismissed()) {
             self.shared.counters.stored.add(1);
             if header.body_hash.is_none() {
                 self.shared.new_bodies.push(&updated);

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::append;
 use crate::budget::Share;
@@ -20,6 +21,10 @@ use crate::shared::Shared;
 /// First and longest step by which a file of its own grows. Each step doubles.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 const STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Divisor of the capacity: a body of unknown length can grow to this part of it. An endless one
+/// would evict all other objects.
+const UNKNOWN_DIVISOR: u64 = 4;
 
 /// Limit of bodies that are copied from a file of their own to a segment.
 const COPIED_BYTES_MAX: u64 = 256 << 10;
@@ -132,7 +137,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`Error::Full`] if the store has no space, [`Error::TooLong`] beyond the length given to the
-    /// reservation.
+    /// reservation, or beyond a quarter of the capacity without one.
     pub fn grow(&mut self, upto: u64) -> Result<()> {
         let grown = self.grow_to(upto);
         self.shared.counted(grown)
@@ -140,19 +145,22 @@ impl Writer {
 
     /// Like [`grow`](Self::grow), but the caller counts the error.
     pub(crate) fn grow_to(&mut self, upto: u64) -> Result<()> {
+        let unknown_bytes_max = self.shared.segments.budget.capacity_bytes / UNKNOWN_DIVISOR;
+        let bytes_max = self.known.unwrap_or(unknown_bytes_max.max(self.writable_bytes));
+        if upto > bytes_max {
+            return Err(Error::TooLong { what: "a body", bytes: upto, bytes_max });
+        }
         if upto <= self.writable_bytes {
             return Ok(());
-        }
-        if let Some(bytes_max) = self.known.filter(|known| upto > *known) {
-            return Err(Error::TooLong { what: "a body", bytes: upto, bytes_max });
         }
         let has = self.file.share.bytes();
         let end = |body_len: u64| align_up(self.layout.body_offset + body_len, PAGE_BYTES);
         let least = end(upto);
-        let ahead = (has + self.step).min(self.known.map_or(u64::MAX, end)).max(least);
+        let ahead = (has + self.step).min(end(bytes_max)).max(least);
         let grown = || [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
         let bytes = self.shared.when_free("grow an object", least - has, grown)?;
-        let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.share.shrink_to(has));
+        // A failed allocation can keep some of the blocks.
+        let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.cut(has));
         self.shared.allocated(allocated, bytes - has)?;
         self.step = (2 * self.step).min(STEP_BYTES_MAX);
         self.writable_bytes = bytes - self.layout.body_offset;
@@ -226,6 +234,11 @@ impl Writer {
         let location = Location::whole(&self.file, &self.layout, &self.header);
         let record = Record::new(self.header.hash, self.header.sequence, body_len, location);
         shared.add(&record);
+        if self.file.is_dismissed() {
+            // Eviction may have listed the file's records before.
+            shared.end(&record);
+            return Err(Error::Removed { operation: "commit" });
+        }
         if self.file.is_own() {
             shared.segments.enlist(Area::Window, self.file.clone());
         }
@@ -241,6 +254,9 @@ impl Writer {
     /// Copies the object to the lane's segment: the number of files is limited, and a file costs
     /// more than a short copy. After an error the object keeps its file.
     fn copy_to_segment(&self, body_len: u64) -> Result<Arc<Record>> {
+        if !append::fits_segment(&self.shared, &self.header, body_len) {
+            return Err(Error::Removed { operation: "commit" });
+        }
         let body_at = (self.layout.body_offset - self.layout.offset) as usize;
         let bytes = self.file.read(body_at + body_len as usize, self.layout.offset)?;
         let (key_len, meta_len) = (self.header.key_len as usize, self.header.meta_len as usize);
@@ -249,9 +265,6 @@ impl Writer {
         let (key, meta) = head.split_at(key_len.min(head.len()));
         let mut head = Head::new(key, &meta[..meta_len.min(meta.len())], body_len)?;
         head.header.body_hash = Some(hash_of_pieces(&[body]));
-        if !append::fits_segment(&self.shared, &head.header, body_len) {
-            return Err(Error::Removed { operation: "commit" });
-        }
         append::put(&self.shared, self.lane, head, &[body])
     }
 }
@@ -260,6 +273,10 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.file.close_extent(self.layout.offset);
         if !self.file.is_own() {
+            if self.file.position.load(Ordering::Acquire) != 0 {
+                // It is full: it can be truncated and evicted now.
+                self.shared.lifecycle.wake();
+            }
             return;
         }
         if self.is_committed {

@@ -125,6 +125,14 @@ pub struct Policy {
     written_bytes: u64,
 }
 
+/// Returns the bytes of a segment with `used_bytes` for [`Policy::select`]. Long objects leave up to
+/// a quarter of a full one unused: by its whole size they could all stay, and nothing would be
+/// freed. Of a segment that was ended less than half full, as by a restart, all may stay: they fill
+/// another one.
+pub fn weighed_bytes(used_bytes: u64, segment_bytes: u64) -> u64 {
+    if used_bytes < segment_bytes / 2 { segment_bytes } else { used_bytes.min(segment_bytes) }
+}
+
 impl Policy {
     /// Policy of a cache of `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
@@ -171,16 +179,17 @@ impl Policy {
         self.cut = Some(self.cut.map_or(score, |cut| cut + weight * (score - cut)));
     }
 
-    /// Selects the objects of a segment of `segment_bytes` that stay.
+    /// Selects the objects of a segment that stay, at most [`KEPT_SHARE`] of `weighed_bytes`: those
+    /// that [`weighed_bytes`] returns for its used bytes.
     pub fn select<T>(
         &mut self,
         area: Area,
         mut candidates: Vec<Candidate<T>>,
-        segment_bytes: u64,
+        weighed_bytes: u64,
     ) -> Selection<T> {
         // Scores are not negative, so their bits have their order.
         candidates.sort_by_cached_key(|candidate| Reverse(candidate.score().to_bits()));
-        let mut left = (segment_bytes as f64 * KEPT_SHARE) as u64;
+        let mut left = (weighed_bytes as f64 * KEPT_SHARE) as u64;
         let mut selection = Selection { kept: Vec::new(), dropped: Vec::new() };
         for candidate in candidates {
             if candidate.bytes <= left && self.admits(area, &candidate) {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Area, Balance, Candidate, Popularity, REQUEST, STAYED_MAX, Selection};
+use super::{Area, Balance, Candidate, Popularity, REQUEST, STAYED_MAX, Selection, weighed_bytes};
 
 /// Divisor of the segment size: a longer object gets a file of its own.
 const OWN_FILE_DIVISOR: u64 = 4;
@@ -145,7 +145,6 @@ impl Simulation {
 
     fn evict(&mut self) {
         let mut stayed: Vec<Candidate<u64>> = Vec::new();
-        let mut kept_whole = 0;
         while self.window.bytes + self.main.bytes > self.capacity_bytes {
             let wanted = self.popularity.policy().area(self.window.bytes);
             let found =
@@ -163,7 +162,7 @@ impl Simulation {
             if self.is_own(file.bytes) && file.hashes.len() == 1 {
                 self.evict_own(area, candidates, &mut stayed);
             } else {
-                self.evict_segment(area, candidates, &mut kept_whole);
+                self.evict_segment(area, candidates, file.bytes);
             }
         }
     }
@@ -184,17 +183,10 @@ impl Simulation {
         self.queue(area).bytes -= file.bytes;
     }
 
-    /// Evicts a segment, or moves its objects. `kept_whole` is the number of segments of main in a
-    /// row of which all objects stayed during this search for space: large objects leave so much of
-    /// a segment free that the policy can keep them all, and the search would never end.
-    fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>, kept_whole: &mut usize) {
-        let selection = self.popularity.policy().select(area, candidates, self.segment_bytes);
-        let Selection { mut kept, mut dropped } = selection;
-        *kept_whole = if area == Area::Main && dropped.is_empty() { *kept_whole + 1 } else { 0 };
-        if *kept_whole >= STAYED_MAX {
-            // The last one has the least score.
-            dropped.extend(kept.pop());
-        }
+    /// Evicts a segment with `used_bytes`, or moves its objects.
+    fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>, used_bytes: u64) {
+        let bytes = weighed_bytes(used_bytes, self.segment_bytes);
+        let Selection { kept, dropped } = self.popularity.policy().select(area, candidates, bytes);
         self.totals.moved_bytes += kept.iter().map(|candidate| candidate.bytes).sum::<u64>();
         for candidate in kept {
             self.put(Area::Main, candidate);
@@ -247,7 +239,7 @@ impl Simulation {
 mod tests {
     use super::*;
 
-    /// Objects of some sizes fill so little of a segment that all of them can stay.
+    /// Objects of some sizes fill little of a segment.
     #[test]
     fn search_for_space_ends_with_objects_of_any_size() {
         const SEGMENT_BYTES: u64 = 10_000;

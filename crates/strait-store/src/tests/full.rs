@@ -238,7 +238,8 @@ fn newest_file_is_not_evicted_while_all_others_are_being_filled() {
         assert!(store.reserve(0, b"another", b"meta", None).is_err());
         assert!(begin.elapsed() < PATIENCE);
     }
-    assert!(!eviction::evict_for_shortage(&store.shared) && body_of(&store, b"newest").is_some());
+    eviction::evict_for_shortage(&store.shared);
+    assert!(body_of(&store, b"newest").is_some());
 }
 
 #[test]

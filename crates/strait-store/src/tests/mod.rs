@@ -9,6 +9,7 @@ mod journal;
 mod limit;
 mod model;
 mod pinned;
+mod progress;
 mod reading;
 mod removed;
 mod runs;

@@ -1,0 +1,110 @@
+//! Eviction makes progress: with objects of any size, on a full file system, beside endless bodies.
+
+use rustix::io::Errno;
+
+use super::{PATIENCE, config, fill_of, open, wait_until};
+use crate::disk::{Call, Disk};
+use crate::{Config, Error, Store, append, hash_of};
+
+/// Objects of some sizes fill so little of a segment that all of them could stay.
+#[test]
+fn objects_of_one_size_are_evicted() {
+    for body_bytes in (30_000..62_000).step_by(4000) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&config(&dir));
+        let body = fill_of(1, body_bytes);
+        for number in 0_u64..400 {
+            let stored = store.put(0, &number.to_le_bytes(), b"meta", &[&body]);
+            assert!(stored.is_ok(), "{body_bytes}: {stored:?}, {:?}", store.stats());
+        }
+        let stats = store.stats();
+        assert!(stats.evicted > 200, "{body_bytes}: {stats:?}");
+        // Less than 85 of 15 bytes freed.
+        let stored_bytes = 400 * body_bytes as u64;
+        assert!(stats.reinserted_bytes < 6 * stored_bytes, "{body_bytes}: {stats:?}");
+    }
+}
+
+#[test]
+fn idle_store_on_a_full_file_system_rests() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    wait_until(&store, || store.shared.segments.spares.lacking() == 0);
+    disk.faults.inject(Call::Allocate, 0, u32::MAX, Errno::NOSPC.raw_os_error());
+    let mut number = 0_u64;
+    while store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 60_000)]).is_ok() {
+        number += 1;
+    }
+    let before = disk.faults.count(Call::Create);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    // The pauses between two attempts begin with 100 ms. Without them there are thousands.
+    let attempts = disk.faults.count(Call::Create) - before;
+    assert!(attempts < 50, "{attempts} attempts");
+}
+
+#[test]
+fn failed_growth_leaves_no_uncounted_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), Config { capacity_bytes: 32 << 20, ..config(&dir) }).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    let mut writer = store.reserve(0, b"long", b"", None).unwrap();
+    let file = writer.extent().file;
+    let bytes = file.share.bytes();
+    // As ext4 does: blocks are allocated before the call fails.
+    disk.faults.inject_here(Call::Allocate, 0, 1, Errno::NOSPC.raw_os_error());
+    rustix::fs::ftruncate(&*file, bytes + 50_000).unwrap();
+    let grown = writer.grow(writer.writable_bytes() + 1);
+    assert!(grown.is_err(), "{grown:?}");
+    assert_eq!(std::fs::metadata(file.path()).unwrap().len(), file.share.bytes());
+    assert_eq!(file.share.bytes(), bytes);
+}
+
+#[test]
+fn body_of_unknown_length_takes_at_most_a_quarter() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&Config { capacity_bytes: 32 << 20, ..config(&dir) });
+    let mut number = 0_u64;
+    while store.stats().used_bytes < 28 << 20 {
+        store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 50_000)]).unwrap();
+        number += 1;
+    }
+    let mut writer = store.reserve(0, b"endless", b"", None).unwrap();
+    let refused = loop {
+        if let Err(error) = writer.grow(writer.writable_bytes() + 1) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, Error::TooLong { bytes_max, .. } if bytes_max == 8 << 20), "{refused}");
+    assert!(store.stats().records as u64 > number / 2, "{:?}", store.stats());
+    // A known length is limited by the capacity only.
+    assert!(store.reserve(0, b"long", b"", Some(20 << 20)).is_ok());
+}
+
+#[test]
+fn full_segment_is_truncated_when_its_last_writer_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    wait_until(&store, || store.shared.segments.spares.lacking() == 0);
+    let writer = store.reserve(0, b"slow", b"", Some(1000)).unwrap();
+    let file = writer.extent().file;
+    append::seal(&store.shared, &mut store.shared.lane(0, "test").unwrap());
+    let before = file.share.bytes();
+    writer.commit(1000).unwrap();
+    wait_until(&store, || file.share.bytes() < before);
+}
+
+#[test]
+fn updates_of_a_body_use_no_memory_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let mut record = store.put(0, b"key", b"meta", &[&fill_of(1, 70_000)]).unwrap();
+    let body = record.body().unwrap().file;
+    for _ in 0..100 {
+        record = store.update(0, &record, b"other").unwrap();
+    }
+    assert_eq!(body.members(), [hash_of(b"key")]);
+    assert!(record.is_alive());
+}
