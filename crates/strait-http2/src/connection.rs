@@ -174,14 +174,12 @@ impl Connection {
         connection
     }
 
-    /// Returns the head of the request of the last event.
+    /// Returns the head of the request of the last event, and checks it again. The head of
+    /// [`Connection::take_request`] is the same one, without the checks.
     ///
     /// # Errors
     /// There was no such event.
     pub fn request(&self) -> Result<Request<'_>, ConnectionError> {
-        if self.is_checked {
-            return Ok(Request::of_checked(&self.list));
-        }
         Request::parse(&self.list).map_err(ConnectionError::protocol)
     }
 
