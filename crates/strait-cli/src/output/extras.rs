@@ -144,12 +144,10 @@ impl Extras {
         }
     }
 
-    /// Adds the last lines. A line without an end is complete now.
+    /// Adds the last lines.
     pub(super) fn finish(&mut self, sink: &mut FileSink) -> Result<(), SinkError> {
         if let Some(log) = self.key_log.as_mut().filter(|_| self.input.is_none()) {
-            log.poll();
-            // A malformed line is counted.
-            let _ = log.complete();
+            log.end();
         }
         self.add(sink)
     }
@@ -195,5 +193,6 @@ fn sentence(event: KeyLogEvent) -> String {
             "has more than {KEY_LOG_BYTES_MAX} bytes or {KEY_LOG_LINES_MAX} lines: further ones are not read"
         ),
         KeyLogEvent::Failed => "cannot be read any more".into(),
+        KeyLogEvent::Unfinished => "ends with a part of a line, which was left out".into(),
     }
 }
