@@ -8,7 +8,7 @@ use strait_capture::key_log::{KEY_LOG_BYTES_MAX, KEY_LOG_LINES_MAX, KeyLog, KeyL
 use strait_capture::sink::{FileSink, SinkError, Summary};
 use strait_program::output::print_stderr;
 
-use super::names::Names;
+use super::names::{ADDRESSES_MAX, Names};
 use crate::Error;
 
 /// Maximum bytes of the lines in one block.
@@ -132,8 +132,13 @@ impl Extras {
         Ok(())
     }
 
-    /// Reports changes of the key log.
+    /// Reports changes of the key log, and the limit of names.
     pub(super) fn report(&mut self) {
+        if self.names.as_mut().is_some_and(|(names, _)| names.take_full()) {
+            print_stderr(format_args!(
+                "strait: note: {ADDRESSES_MAX} addresses have names, the maximum of --names: further addresses get none\n"
+            ));
+        }
         let Some(log) = &mut self.key_log else { return };
         if self.input.is_none() {
             log.check_name();
