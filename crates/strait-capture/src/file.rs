@@ -234,9 +234,9 @@ impl FileReader {
         self.buffered().next()
     }
 
-    /// Reads until a packet is complete in the buffer, without waiting: `Pending` if a pipe has none
-    /// yet, or after some megabytes of a compressed file without content. Returns false at the end
-    /// of the file.
+    /// Reads until a packet is complete in the buffer, without waiting: `Pending` if a pipe has no
+    /// packet yet, or after some megabytes of a compressed file without content. Returns false at
+    /// the end of the file.
     pub fn try_fill(&mut self) -> Result<Poll<bool>, FileError> {
         Ok(match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Poll::Pending,
