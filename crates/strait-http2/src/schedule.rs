@@ -85,13 +85,13 @@ mod tests {
     fn apply(server: &mut Server, operation: u8, stream: u32, value: u16) -> bool {
         let connection = &mut server.connection;
         let status = [(&b":status"[..], &b"200"[..])];
-        let is_odd = value % 2 == 1;
+        let is_odd = !value.is_multiple_of(2);
         let len = connection.window(stream).min(usize::from(value)).min(connection.frame_bytes());
         match operation {
             0 => connection.want(stream, is_odd),
             1 => drop(connection.grant()),
             2 => drop(connection.respond(stream, status.into_iter(), is_odd)),
-            3 => drop(connection.push_data(stream, &vec![0; len], value % 3 == 0)),
+            3 => drop(connection.push_data(stream, &vec![0; len], value.is_multiple_of(3))),
             4 => connection.reset(stream, 8_u32),
             5 => connection.release(stream),
             _ => {}
