@@ -25,7 +25,8 @@ fn take(connection: &mut Connection, now: Instant, bytes: &[u8]) -> Option<usize
         match event {
             Some(Event::Body { stream, bytes, .. }) => connection.consumed(stream, bytes.len()),
             Some(Event::Request { stream, .. }) => {
-                assert!(connection.request().is_ok() && connection.is_open(stream));
+                assert!(connection.is_open(stream));
+                read_twice(connection);
             }
             Some(Event::Trailers { .. }) => assert!(connection.trailers().all(|(name, _)| !name.is_empty())),
             Some(Event::TooLarge { .. } | Event::Reset { .. }) => {}
@@ -34,6 +35,21 @@ fn take(connection: &mut Connection, now: Instant, bytes: &[u8]) -> Option<usize
             None => {}
         }
     }
+}
+
+/// Reads the head of a request with and without the checks: both must be the same.
+fn read_twice(connection: &mut Connection) {
+    let checked = format!("{:?}", connection.request().unwrap());
+    let fields: Vec<_> = connection.request().unwrap().fields().map(owned).collect();
+    let head = connection.take_request().unwrap();
+    assert_eq!(format!("{:?}", head.request()), checked);
+    let text = head.request().text_fields().map(|(name, value)| owned((name.as_bytes(), value)));
+    assert!(text.eq(fields));
+    connection.give_back(head);
+}
+
+fn owned((name, value): (&[u8], &[u8])) -> (Vec<u8>, Vec<u8>) {
+    (name.to_vec(), value.to_vec())
 }
 
 fuzz_target!(|data: &[u8]| {

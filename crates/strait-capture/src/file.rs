@@ -115,7 +115,8 @@ pub struct PacketRef<'a> {
 }
 
 /// Packets that are complete in the read buffer of a [`FileReader`].
-pub(crate) struct Buffered<'a> {
+#[derive(Debug)]
+pub struct Buffered<'a> {
     name: &'a str,
     decoder: &'a mut Decoder,
     buffer: &'a [u8],
@@ -130,8 +131,9 @@ impl<'a> Buffered<'a> {
     }
 
     /// Returns the next packet, or `None` before an incomplete block and one without a packet.
+    #[allow(clippy::should_implement_trait, reason = "like that of FileReader, it returns a result first")]
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<PacketRef<'a>>, FileError> {
+    pub fn next(&mut self) -> Result<Option<PacketRef<'a>>, FileError> {
         let offset = self.decoder.offset();
         let decoded = self.decoder.packet(&self.buffer[*self.start..]);
         let Some((consumed, packet, linktype)) = decoded.map_err(|error| describe(self.name, error))? else {
@@ -232,18 +234,10 @@ impl FileReader {
         self.buffered().next()
     }
 
-    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet,
-    /// or after some megabytes of a compressed file without content.
-    pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
-        match self.advance(Pipe::NonBlocking)? {
-            Front::Pending => Ok(Poll::Pending),
-            _ => self.buffered().next().map(Poll::Ready),
-        }
-    }
-
-    /// Reads like [`FileReader::try_next`] until a packet is complete in the buffer. Returns false
-    /// at the end of the file.
-    pub(crate) fn try_fill(&mut self) -> Result<Poll<bool>, FileError> {
+    /// Reads until a packet is complete in the buffer, without waiting: `Pending` if a pipe has no
+    /// packet yet, or after some megabytes of a compressed file without content. Returns false at
+    /// the end of the file.
+    pub fn try_fill(&mut self) -> Result<Poll<bool>, FileError> {
         Ok(match self.advance(Pipe::NonBlocking)? {
             Front::Pending => Poll::Pending,
             front => Poll::Ready(front == Front::Packet),
@@ -251,7 +245,7 @@ impl FileReader {
     }
 
     /// Lends the packets that are complete in the buffer.
-    pub(crate) fn buffered(&mut self) -> Buffered<'_> {
+    pub fn buffered(&mut self) -> Buffered<'_> {
         let Self { name, decoder, buffer, start, end, packet_offset, .. } = self;
         Buffered { name, decoder, buffer: &buffer[..*end], start, packet_offset }
     }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use self::line::{Kind, kind_of};
+use self::line::{Kind, is_whole, kind_of};
 use crate::extra::{ExtraBlock, Secrets};
 
 /// Maximum bytes that are read of a key log: about 9,000 connections of TLS 1.3.
@@ -90,6 +90,8 @@ pub enum KeyLogEvent {
     Full,
     /// It cannot be read any more.
     Failed,
+    /// It ended with a part of a line, which was left out.
+    Unfinished,
 }
 
 /// Open key log.
@@ -166,6 +168,21 @@ impl KeyLog {
             return Ok(());
         }
         Err(KeyLogError::Format { file: self.path.display().to_string(), line: self.line })
+    }
+
+    /// Reads the last lines. One without an end is taken if no digit can be missing: its program
+    /// may not have written the rest.
+    pub fn end(&mut self) {
+        self.poll();
+        let is_blank = matches!(self.partial.first(), None | Some(b'#')) && !self.is_skipping;
+        if self.is_over || is_blank {
+            return;
+        }
+        if !self.is_skipping && is_whole(&self.partial) {
+            self.end_line();
+        } else {
+            self.note(KeyLogEvent::Unfinished);
+        }
     }
 
     /// Reads the lines that were added since the last call. It makes one or two system calls if

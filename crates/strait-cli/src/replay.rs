@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use strait_capture::file::FileReader;
+use strait_capture::file::{Buffered, FileReader};
 use strait_capture::{InjectPath, Injector};
 use strait_os::clock;
 use strait_packet::summary::link_type;
@@ -96,33 +96,45 @@ struct Replay<'a> {
     too_long: u64,
 }
 
+/// Start of one pass through the file.
+struct Pass {
+    start_ns: u64,
+    /// Time of the first packet.
+    first_ns: Option<u64>,
+}
+
 impl Replay<'_> {
     /// Sends the file once. A damaged file is sent up to the damage.
     fn pass(&mut self, mut reader: FileReader) -> Result<(), Error> {
-        let mut first = None;
-        let pass_start_ns = clock::monotonic_ns();
+        let mut pass = Pass { start_ns: clock::monotonic_ns(), first_ns: None };
         loop {
-            let packet = match reader.try_next().map_err(strait_capture::Error::from)? {
-                Poll::Ready(Some(packet)) => packet,
-                Poll::Ready(None) => return Ok(()),
+            match reader.try_fill().map_err(strait_capture::Error::from)? {
+                Poll::Ready(true) if self.send_all(&mut pass, reader.buffered())? => {}
+                Poll::Ready(_) => return Ok(()),
                 Poll::Pending if self.terminated.load(Ordering::Relaxed) => return Ok(()),
                 Poll::Pending => {
                     // A pipe without data: send the packets read so far.
                     self.injector.flush()?;
                     reader.wait(TICK).map_err(strait_capture::Error::from)?;
-                    continue;
                 }
-            };
+            }
+        }
+    }
+
+    /// Sends packets when they are due. Returns false if a signal arrived.
+    fn send_all(&mut self, pass: &mut Pass, mut packets: Buffered<'_>) -> Result<bool, Error> {
+        while let Some(packet) = packets.next().map_err(strait_capture::Error::from)? {
             if packet.link_type != u32::from(link_type::ETHERNET) {
                 let (file, link_type) = (&self.args.file, packet.link_type);
                 return Err(Error::Failed(format!("{file}: link type {link_type} is not Ethernet")));
             }
-            let since_ns = packet.timestamp_ns.saturating_sub(*first.get_or_insert(packet.timestamp_ns));
-            if !self.wait(pass_start_ns, since_ns)? {
-                return Ok(());
+            let first_ns = *pass.first_ns.get_or_insert(packet.timestamp_ns);
+            if !self.wait(pass.start_ns, packet.timestamp_ns.saturating_sub(first_ns))? {
+                return Ok(false);
             }
             self.send(packet.bytes)?;
         }
+        Ok(true)
     }
 
     /// Waits until a packet with a timestamp `since_ns` after the first is due. Returns false if a

@@ -90,8 +90,8 @@ pub struct Connection {
     /// True if the list is that of a valid request.
     pub(crate) is_checked: bool,
     pub(crate) streams: BTreeMap<u32, Stream>,
-    /// Streams of which the users wait for their turns to send.
-    pub(crate) wanting: BTreeSet<u32>,
+    /// Streams for which [`Stream::is_waiting`] is true.
+    pub(crate) waiting: BTreeSet<u32>,
     /// Latest stream that the client, either side, has opened.
     pub(crate) last_stream: u32,
     /// Streams that were reset here, the latest one last.
@@ -153,7 +153,7 @@ impl Connection {
             list: FieldList::new(limits.head_bytes, limits.fields),
             is_checked: false,
             streams: BTreeMap::new(),
-            wanting: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             last_stream: 0,
             reset_here: VecDeque::new(),
             send_window: i64::from(WINDOW_DEFAULT),
@@ -174,14 +174,12 @@ impl Connection {
         connection
     }
 
-    /// Returns the head of the request of the last event.
+    /// Returns the head of the request of the last event, and checks it again. The head of
+    /// [`Connection::take_request`] is the same one, without the checks.
     ///
     /// # Errors
     /// There was no such event.
     pub fn request(&self) -> Result<Request<'_>, ConnectionError> {
-        if self.is_checked {
-            return Ok(Request::of_checked(&self.list));
-        }
         Request::parse(&self.list).map_err(ConnectionError::protocol)
     }
 
@@ -263,6 +261,7 @@ impl Connection {
             && !state.is_closed()
         {
             state.is_reset = true;
+            self.note_waiting(stream);
             self.push_reset(stream, code.into());
         }
     }
@@ -288,7 +287,7 @@ impl Connection {
     /// Removes a stream.
     pub(crate) fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
-        self.wanting.remove(&stream);
+        self.waiting.remove(&stream);
     }
 
     /// Lets a stream wait for its end if its user has all of a response of known length: a reset
@@ -346,6 +345,7 @@ impl Connection {
         self.push_reset(stream, code.into());
         let state = self.streams.get_mut(&stream);
         let had_user = state.is_some_and(|state| !std::mem::replace(&mut state.is_reset, true));
+        self.note_waiting(stream);
         self.forget_released(stream);
         Ok(had_user.then_some(Event::Reset { stream, code: code.into() }))
     }

@@ -389,6 +389,7 @@ impl Connection {
             content_left: None,
             priority: Priority::default(),
             of_response: Parameters::default(),
+            wants_turn: false,
             turn: self.turns,
         }
     }
@@ -477,6 +478,7 @@ impl Connection {
         if self.side == Side::Server && !had_user && head.stream >= self.first_unsent {
             self.meters.count(Abuse::RapidReset, now)?;
         }
+        self.note_waiting(head.stream);
         self.forget_released(head.stream);
         Ok(had_user.then_some(Event::Reset { stream: head.stream, code }))
     }
@@ -496,6 +498,7 @@ impl Connection {
             stream.send_window = widened(stream.send_window, more)
                 .ok_or(ConnectionError::new(ErrorCode::FlowControl, "a window of more than 2^31 - 1"))?;
         }
+        self.note_all_waiting();
         self.has_settings = true;
         self.output.extend_from_slice(&Head::new(0, kind::SETTINGS, flag::ACK, 0).bytes());
         Ok(())
@@ -541,6 +544,7 @@ impl Connection {
         let wider = widened(stream.send_window, i64::from(more)).filter(|_| more > 0);
         if let Some(wider) = wider {
             stream.send_window = wider;
+            self.note_waiting(head.stream);
             return Ok(None);
         }
         let code = if more == 0 { ErrorCode::Protocol } else { ErrorCode::FlowControl };

@@ -235,7 +235,10 @@ const fn of_name() -> [bool; 256] {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hpack::{Decoder, encode};
 
     #[test]
     fn names_consist_of_the_characters_of_tokens() {
@@ -246,7 +249,6 @@ mod tests {
             assert_eq!(check_field(&[b'a', byte], b"").is_ok(), is_name, "{byte}");
         }
     }
-    use crate::hpack::{Decoder, encode};
 
     fn list(fields: &[(&str, &str)]) -> FieldList {
         let (mut block, mut list) = (Vec::new(), FieldList::new(1 << 16, 100));
@@ -276,6 +278,41 @@ mod tests {
             [&[(":method", "CONNECT"), (":protocol", "websocket")], &GET[1..], &[(":authority", "a")]];
         assert!(parse(&websocket.concat()).is_ok());
         assert!(parse(&[&[(":method", "OPTIONS"), (":path", "*")], &GET[1..2]].concat()).is_ok());
+    }
+
+    proptest! {
+        /// A list of which the fields were checked is read as it was by the check.
+        #[test]
+        fn checked_list_is_read_as_when_it_was_checked(
+            order in any::<prop::sample::Index>(),
+            pseudo in prop::collection::vec(
+                ("(:method|:scheme|:path|:authority|:protocol|:status)", "(GET|CONNECT|http|https|/|/a|\\*|a:1|websocket|)"),
+                0..3,
+            ),
+            more in prop::collection::vec(
+                ("(content-length|host|priority|cookie|te|x-a|[ -~]{0,3})", "(0|7|a:1|u=1, i|trailers|[ -\u{ff}]{0,3})"),
+                0..5,
+            ),
+        ) {
+            let of_get = [(":method", "GET"), (":scheme", "http"), (":path", "/a"), (":authority", "a:1")];
+            let mut fields = of_get.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+            let first = order.index(fields.len());
+            fields.rotate_left(first);
+            for (name, value) in pseudo {
+                fields.retain(|(own, _)| *own != name);
+                fields.push((name, value));
+            }
+            fields.extend(more);
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+            let list = list(&fields);
+            if let Ok(parsed) = Request::parse(&list) {
+                let checked = Request::of_checked(&list);
+                prop_assert_eq!(format!("{checked:?}"), format!("{parsed:?}"));
+                prop_assert_eq!(checked.priority(), parsed.priority());
+                let text: Vec<_> = checked.text_fields().map(|(name, value)| (name.as_bytes(), value)).collect();
+                prop_assert_eq!(text, parsed.fields().collect::<Vec<_>>());
+            }
+        }
     }
 
     #[test]

@@ -78,6 +78,7 @@ impl Connection {
         let is_response =
             self.side == Side::Server && state.sending == Sending::Head && next != Sending::Head;
         state.sending = next;
+        let wants_turn = state.wants_turn;
         let before = self.output.len();
         self.output.resize(before + FRAME_HEAD_BYTES, 0);
         if !std::mem::replace(&mut self.has_encoded, true) {
@@ -94,6 +95,9 @@ impl Connection {
             hpack::encode_lower(name, value, &mut self.output);
         }
         self.finish_block(before, stream, ends);
+        if wants_turn {
+            self.note_waiting(stream);
+        }
         self.note_end(stream, ends);
         self.output.len() - before
     }
@@ -148,6 +152,9 @@ impl Connection {
             state.send_window -= len as i64;
             if ends {
                 state.sending = Sending::Done;
+            }
+            if state.wants_turn {
+                self.note_waiting(stream);
             }
         }
         self.send_window -= len as i64;

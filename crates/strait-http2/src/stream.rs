@@ -35,6 +35,8 @@ pub(crate) struct Stream {
     pub(crate) priority: Priority,
     /// Parameters of the response, which replace those of the client.
     pub(crate) of_response: Parameters,
+    /// True while its user waits for its turn to send DATA.
+    pub(crate) wants_turn: bool,
     /// Number of its last turn.
     pub(crate) turn: u64,
 }
@@ -54,5 +56,10 @@ impl Stream {
     /// Returns true if the protocol allows no more frames but WINDOW_UPDATE and PRIORITY.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_reset || (!self.receives && self.sending == Sending::Done)
+    }
+
+    /// Returns true if its user waits for its turn, and it may send.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.wants_turn && self.sending == Sending::Body && !self.is_reset && self.send_window > 0
     }
 }

@@ -8,7 +8,7 @@ use crate::frame::{FRAME_HEAD_BYTES, Head, PREFACE, flag, kind, number};
 use crate::hpack::encode;
 use crate::{Abuse, Connection, ConnectionError, ErrorCode, Event, Limits};
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&Head::new(payload.len(), kind, flags, stream).bytes()[..], payload].concat()
 }
 
@@ -22,7 +22,7 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
 
 const GET: &[(&str, &str)] = &[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
-fn get(stream: u32) -> Vec<u8> {
+pub(crate) fn get(stream: u32) -> Vec<u8> {
     frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &block(GET))
 }
 
@@ -39,13 +39,13 @@ fn cancel(stream: u32) -> Vec<u8> {
     frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])
 }
 
-fn settings(id: u16, value: u32) -> Vec<u8> {
+pub(crate) fn settings(id: u16, value: u32) -> Vec<u8> {
     frame(kind::SETTINGS, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
 /// Connection after both prefaces.
-struct Server {
-    connection: Connection,
+pub(crate) struct Server {
+    pub(crate) connection: Connection,
     now: Instant,
     events: Vec<String>,
 }
@@ -59,12 +59,12 @@ impl Server {
         server
     }
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Limits::default())
     }
 
     /// Passes bytes, and notes the events; returns the bytes that are not used yet.
-    fn take<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], ConnectionError> {
+    pub(crate) fn take<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], ConnectionError> {
         let mut rest = bytes;
         loop {
             let (used, event) = self.connection.next(self.now, rest)?;

@@ -6,7 +6,7 @@ const LABEL_BYTES_MAX: usize = 64;
 const RANDOM_DIGITS: usize = 64;
 /// Digits of the start of an encrypted premaster secret, with the label `RSA`.
 const ENCRYPTED_DIGITS: usize = 16;
-/// Digits of a master secret of TLS 1.2 and older.
+/// Digits of a master secret of TLS 1.2 and older, and of the longest secret of TLS 1.3.
 const MASTER_DIGITS: usize = 96;
 /// Minimum digits of another secret.
 const SECRET_DIGITS_MIN: usize = 32;
@@ -31,6 +31,14 @@ pub(super) fn kind_of(line: &[u8]) -> Kind {
         (Some(label), Some(random), Some(secret), None) if is_secret(label, random, secret) => Kind::Secret,
         _ => Kind::Malformed,
     }
+}
+
+/// Returns true if a line is a secret to which no digit can be missing. Those of TLS 1.3 have 64 or
+/// 96 digits, so that a part of a line can have the form of a whole one.
+pub(super) fn is_whole(line: &[u8]) -> bool {
+    let secret = line.rsplit(|byte| *byte == b' ').next();
+    let has_all = !line.starts_with(b"ECH_CONFIG ") && secret.is_some_and(|it| it.len() == MASTER_DIGITS);
+    has_all && kind_of(line) == Kind::Secret
 }
 
 fn is_secret(label: &[u8], random: &[u8], secret: &[u8]) -> bool {

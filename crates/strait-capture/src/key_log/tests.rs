@@ -100,6 +100,49 @@ fn added_lines_are_read_once_they_are_whole() {
 }
 
 #[test]
+fn last_line_without_an_end_is_taken_only_if_it_is_whole() {
+    let directory = directory();
+    for (rest, is_taken, event) in [
+        (line("CLIENT_RANDOM", 96), true, None),
+        (line("SERVER_TRAFFIC_SECRET_0", 96), true, None),
+        // The first 64 of 96 digits.
+        (line("SERVER_TRAFFIC_SECRET_0", 64), false, Some(KeyLogEvent::Unfinished)),
+        (line("ECH_CONFIG", 96), false, Some(KeyLogEvent::Unfinished)),
+        ("SERVER_TRAFFIC".to_owned(), false, Some(KeyLogEvent::Unfinished)),
+        ("S".repeat(KEY_LOG_LINE_BYTES_MAX + 1), false, Some(KeyLogEvent::Unfinished)),
+        ("# a comm".to_owned(), false, None),
+        (String::new(), false, None),
+    ] {
+        let rest = rest.trim_end();
+        let (path, log) = open_log(&directory, line("FIRST", 64) + &rest[..rest.len() / 2]);
+        let mut log = log.expect("a key log");
+        assert_eq!(log.take_block(usize::MAX), block(&line("FIRST", 64)));
+        append(&path, &rest[rest.len() / 2..]);
+        log.end();
+        let expected = if is_taken { block(&format!("{rest}\n")) } else { None };
+        assert_eq!((log.take_block(usize::MAX), log.take_event()), (expected, event), "{rest}");
+        assert_eq!((log.secrets(), log.malformed()), (1 + u64::from(is_taken), 0), "{rest}");
+    }
+}
+
+#[test]
+fn line_that_the_limit_cuts_is_not_taken() {
+    let directory = directory();
+    let (path, log) = open_log(&directory, "\n");
+    let mut log = log.expect("a key log");
+    // The last read ends after 96 of 120 digits.
+    let start_len = line("SECRET", 96).trim_end().len();
+    let comments_len = KEY_LOG_BYTES_MAX as usize - start_len;
+    let comment = format!("{}\n", "#".repeat(63));
+    append(&path, &comment.repeat(comments_len / 64));
+    append(&path, &"\n".repeat(comments_len % 64));
+    append(&path, &line("SECRET", 120));
+    log.end();
+    assert_eq!((log.secrets(), log.take_event()), (0, Some(KeyLogEvent::Full)));
+    assert_eq!(log.take_event(), None);
+}
+
+#[test]
 fn blocks_are_cut_between_lines() {
     let lines = [line("CLIENT_RANDOM", 96), line("A", 64), line("B", 64), line("C", 2000)];
     let directory = directory();

@@ -17,6 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use strait_os::output::{self, RenameError};
+use strait_os::process::umask;
 
 use super::blocks::Blocks;
 use super::compressor::Compressor;
@@ -146,7 +147,7 @@ impl Output {
         if !self.is_renamed() {
             return Ok(());
         }
-        make_private(&self.file)
+        restrict(&self.file, PRIVATE)
     }
 
     /// Returns the new name of a killed capture's file, once.
@@ -342,8 +343,9 @@ impl Part {
                 continue;
             }
             if is_new || is_ours_and_empty(&file)? {
-                if is_private && !is_new {
-                    make_private(&file)?;
+                if !is_new {
+                    // The empty file may be that of a capture with another umask.
+                    restrict(&file, mode - Mode::from_raw_mode(umask()))?;
                 }
                 return Ok((file, aside));
             }
@@ -508,14 +510,14 @@ fn location(file: &File) -> String {
     }
 }
 
-/// Removes the permissions of other users from a file of this user.
-fn make_private(file: &File) -> io::Result<()> {
+/// Removes the permissions of a file of this user that `most` does not have.
+fn restrict(file: &File, most: Mode) -> io::Result<()> {
     let found = fstat(file)?;
     let mode = Mode::from_raw_mode(found.st_mode);
-    if PRIVATE.contains(mode) {
+    if most.contains(mode) {
         return Ok(());
     }
-    match fchmod(file, mode & PRIVATE) {
+    match fchmod(file, mode & most) {
         // An owner may change the mode, so the file system has none. An example is vfat.
         Err(Errno::PERM) if found.st_uid == rustix::process::geteuid().as_raw() => Ok(()),
         changed => Ok(changed?),

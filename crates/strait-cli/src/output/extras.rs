@@ -8,7 +8,7 @@ use strait_capture::key_log::{KEY_LOG_BYTES_MAX, KEY_LOG_LINES_MAX, KeyLog, KeyL
 use strait_capture::sink::{FileSink, SinkError, Summary};
 use strait_program::output::print_stderr;
 
-use super::names::Names;
+use super::names::{ADDRESSES_MAX, Names};
 use crate::Error;
 
 /// Maximum bytes of the lines in one block.
@@ -132,8 +132,13 @@ impl Extras {
         Ok(())
     }
 
-    /// Reports changes of the key log.
+    /// Reports changes of the key log, and the limit of names.
     pub(super) fn report(&mut self) {
+        if self.names.as_mut().is_some_and(|(names, _)| names.take_full()) {
+            print_stderr(format_args!(
+                "strait: note: {ADDRESSES_MAX} addresses have names, the maximum of --names: further addresses get none\n"
+            ));
+        }
         let Some(log) = &mut self.key_log else { return };
         if self.input.is_none() {
             log.check_name();
@@ -144,12 +149,10 @@ impl Extras {
         }
     }
 
-    /// Adds the last lines. A line without an end is complete now.
+    /// Adds the last lines.
     pub(super) fn finish(&mut self, sink: &mut FileSink) -> Result<(), SinkError> {
         if let Some(log) = self.key_log.as_mut().filter(|_| self.input.is_none()) {
-            log.poll();
-            // A malformed line is counted.
-            let _ = log.complete();
+            log.end();
         }
         self.add(sink)
     }
@@ -195,5 +198,6 @@ fn sentence(event: KeyLogEvent) -> String {
             "has more than {KEY_LOG_BYTES_MAX} bytes or {KEY_LOG_LINES_MAX} lines: further ones are not read"
         ),
         KeyLogEvent::Failed => "cannot be read any more".into(),
+        KeyLogEvent::Unfinished => "ends with a part of a line, which was left out".into(),
     }
 }

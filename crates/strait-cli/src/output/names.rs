@@ -13,7 +13,7 @@ use strait_packet::udp::Udp;
 use strait_packet::{Network, network_on, protocol::ip};
 
 /// Maximum number of addresses. Later ones get no name.
-const ADDRESSES_MAX: usize = 65_536;
+pub(super) const ADDRESSES_MAX: usize = 65_536;
 /// Maximum number of answers that are read of a message.
 const ANSWERS_MAX: usize = 64;
 /// Source ports of answers: unicast and multicast (RFC 1035 s4.2.1, RFC 6762).
@@ -30,6 +30,9 @@ pub(super) struct Names {
     /// Names that are not in the file yet.
     fresh: VecDeque<(IpAddr, String)>,
     text: String,
+    /// True once an address got no name because of the limit; the second one once that was
+    /// returned.
+    is_full: (bool, bool),
 }
 
 impl Names {
@@ -73,8 +76,19 @@ impl Names {
         Some(block)
     }
 
+    /// Returns true once after an address got no name because there are too many.
+    pub(super) fn take_full(&mut self) -> bool {
+        let (is_full, was_returned) = self.is_full;
+        self.is_full.1 = is_full;
+        is_full && !was_returned
+    }
+
     fn add(&mut self, address: IpAddr, name: Name<'_>) {
-        if address.is_unspecified() || self.known.contains(&address) || self.known.len() >= ADDRESSES_MAX {
+        if address.is_unspecified() || self.known.contains(&address) {
+            return;
+        }
+        if self.known.len() >= ADDRESSES_MAX {
+            self.is_full.0 = true;
             return;
         }
         self.text.clear();
@@ -167,8 +181,17 @@ mod tests {
     #[test]
     fn addresses_are_limited_and_blocks_have_all_names() {
         let mut names = Names::default();
-        for number in 0..ADDRESSES_MAX as u32 + 10 {
-            names.read(RAW, &answer(53, 0x8180, b"x", (number + (1 << 24)).to_be_bytes()));
+        let read = |names: &mut Names, number: u32| {
+            names.read(RAW, &answer(53, 0x8180, b"x", (number + (1 << 24)).to_be_bytes()))
+        };
+        for number in 0..ADDRESSES_MAX as u32 {
+            assert!(read(&mut names, number));
+        }
+        // A known address needs no room.
+        assert!(!read(&mut names, 0) && !names.take_full());
+        for number in 0..10 {
+            assert!(!read(&mut names, ADDRESSES_MAX as u32 + number));
+            assert_eq!(names.take_full(), number == 0, "once");
         }
         assert_eq!(names.fresh.len(), ADDRESSES_MAX);
         let small = std::iter::from_fn(|| names.take_block(100)).take(10).count();

@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use lab::{Launch, Process, Wire, fetched_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use strait_packet::traffic::{Kind, Traffic};
 
 use crate::refusals::RECORDING;
-use crate::rig::{Capture, LIMIT, count, export_to_none, failure, ledger, numbered, run, send};
-use crate::tables::{Lake, mixed_file};
+use crate::rig::{
+    Capture, LIMIT, count, export_to_none, failure, frames_of, ledger, numbered, run, send, sizes,
+};
+use crate::tables::{Lake, file_of, mixed_file};
 
 /// nfdump's collector, on a port of its own.
 struct Collector {
@@ -109,9 +112,24 @@ const TABLE: &str = "select sourceAddress, destinationAddress, sourceTransportPo
 
 #[test]
 fn nfdump_has_the_flows_of_the_table() {
-    let Some(collector) = Collector::or_skip(None) else { return };
     let Some(lake) = Lake::or_skip() else { return };
-    let file = mixed_file(lake.path());
+    check(&lake, &mixed_file(lake.path()));
+}
+
+#[test]
+fn nfdump_has_the_flows_of_many_messages() {
+    let Some(lake) = Lake::or_skip() else { return };
+    let traffic = Traffic::builder().kinds(&Kind::ALL).sizes(sizes("128")).flows(700).build().unwrap();
+    let frames = frames_of(&traffic, 2000).into_iter();
+    let Some(flows) = check(&lake, &file_of(&lake.path().join("many.pcapng"), frames)) else { return };
+    // Some 20 of them fit into a message.
+    assert!(flows > 500, "{flows}");
+}
+
+/// Compares the flows of a file in the table and in nfdump; returns their number, or `None` without
+/// nfdump.
+fn check(lake: &Lake, file: &Path) -> Option<usize> {
+    let collector = Collector::or_skip(None)?;
     let input = ["capture", "-r", file.to_str().unwrap(), "--to"];
     let _ = run(&[&input[..], &[&lake.url(), "--tables", "flows"]].concat()).success();
     let exported = run(&[&input[..], &[&collector.url()]].concat()).success();
@@ -125,6 +143,7 @@ fn nfdump_has_the_flows_of_the_table() {
         "{log}"
     );
     assert_eq!(flows, sorted(expected));
+    Some(flows.len())
 }
 
 fn sorted(mut flows: Vec<Flow>) -> Vec<Flow> {

@@ -62,10 +62,14 @@ impl Lake {
 
 /// Writes generated frames with and without VLAN tags, one of them cut, and the recorded protocols.
 pub(crate) fn mixed_file(directory: &Path) -> PathBuf {
-    let path = directory.join("mixed.pcapng");
-    let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();
     let recorded = crate::rig::packets(Path::new(RECORDING)).into_iter().map(|packet| packet.bytes);
     let frames = numbered(300).into_iter().chain(tagged(100)).chain(recorded);
+    file_of(&directory.join("mixed.pcapng"), frames)
+}
+
+/// Writes frames, one of them cut. Returns the path.
+pub(crate) fn file_of(path: &Path, frames: impl Iterator<Item = Vec<u8>>) -> PathBuf {
+    let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.to_owned()), 0)).unwrap();
     for (i, bytes) in frames.enumerate() {
         let timestamp_ns = 1_764_000_000_123_456_789 + i as u64 * 1_000_003;
         let captured = if i == 7 { &bytes[..100] } else { &bytes[..] };
@@ -78,7 +82,7 @@ pub(crate) fn mixed_file(directory: &Path) -> PathBuf {
         .unwrap();
     }
     sink.close(&[]).unwrap();
-    path
+    path.to_owned()
 }
 
 /// Fields of tshark, each with the column of the same value.

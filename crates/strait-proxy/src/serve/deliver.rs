@@ -128,25 +128,33 @@ fn known_lines<'o>(
     if is_known && matches!(selected, Selected::Whole) { object.encoded_lines() } else { None }
 }
 
-/// Appends the head for a whole object in memory to `block`, encoded for HTTP/2, and notes it in
-/// `record`. Returns the body; `None`, with nothing written, for any other response.
-pub(crate) fn encode_whole<'o>(
+/// Returns the encoded lines and the body of a response with a whole object in memory; `None` for
+/// any other response.
+pub(crate) fn whole_in_memory<'o>(
+    object: &'o Object,
+    selected: &Selected,
+    options: ResponseOptions<'_>,
+) -> Option<(&'o EncodedLines, &'o [u8])> {
+    let body = object.bytes(&(0..object.length?))?;
+    let lines = known_lines(object, selected, options)?;
+    Some((lines, if options.is_head { &[] } else { body }))
+}
+
+/// Appends the head of a response of [`whole_in_memory`] to `block`, encoded for HTTP/2, and notes
+/// it in `record`.
+pub(crate) fn encode_whole(
     block: &mut Vec<u8>,
     worker: &Worker,
     record: &mut access::Record,
-    (object, selected): (&'o Object, &Selected),
+    (object, lines): (&Object, &EncodedLines),
     status: &CacheStatus<'_>,
     options: ResponseOptions<'_>,
-) -> Option<&'o [u8]> {
-    let length = object.length?;
-    let body = object.bytes(&(0..length))?;
-    let lines = known_lines(object, selected, options)?;
+) {
     block.extend_from_slice(lines.block());
-    let age = Some(object.times.age_at(worker.now()));
+    let (age, length) = (Some(object.times.age_at(worker.now())), object.length.unwrap_or(0));
     encode_stored(block, worker.settings(), object, whole(object, length), age, status, options);
     record.stored(object.status, status.answer);
     record.coding = object.coding.map(Coding::name);
-    Some(if options.is_head { &[] } else { body })
 }
 
 /// Returns the length of a whole body. RFC 9110 s8.6: a 204 has no Content-Length.

@@ -65,15 +65,17 @@ fn with_resource<T>(
 /// Sends, counts and logs a hit, and returns the bytes of its body; `None`, with nothing sent, if
 /// that is not possible at once.
 fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> Option<u64> {
-    let ttl = Some(hit.object.times.ttl(worker.now()));
+    let (object, selected) = (&*hit.object, &hit.selected);
+    let (lines, body) = deliver::whole_in_memory(object, selected, hit.options)?;
+    // A response that has to wait is not encoded.
+    let room = opened.room(body.len())?;
+    let ttl = Some(object.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer: Answer::Hit, ttl, detail: None };
     let mut record = Record { trace: hit.trace, ..Record::default() };
     let mut block = worker.heads.take();
-    let found = (&*hit.object, &hit.selected);
-    let body = deliver::encode_whole(&mut block, worker, &mut record, found, &status, hit.options);
-    let sent = body.and_then(|body| Some((body.len() as u64, opened.answer(&block, body)?)));
+    deliver::encode_whole(&mut block, worker, &mut record, (object, lines), &status, hit.options);
+    let moved = room.send(&block, body);
     worker.heads.give_back(block);
-    let (bytes, moved) = sent?;
     let request = if worker.outputs_request(record.trace.as_ref()) { opened.request() } else { None };
     worker.account(&Account {
         client: peer,
@@ -85,5 +87,5 @@ fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> Option
         took: opened.received.elapsed(),
         is_whole: true,
     });
-    Some(bytes)
+    Some(body.len() as u64)
 }

@@ -97,14 +97,20 @@ impl Client {
 
     /// Client with windows of that many bytes for its streams.
     pub(crate) fn with_window(address: SocketAddr, window: u32) -> Self {
+        Self::with_windows(address, window, (1 << 31) - 1)
+    }
+
+    /// Client with windows of that many bytes for its streams, and for the connection, which has at
+    /// least 65,535.
+    pub(crate) fn with_windows(address: SocketAddr, window: u32, of_connection: u32) -> Self {
         let tcp = TcpStream::connect(address).unwrap();
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
         let mut client = Self { tcp, decoder: Decoder::new(4096), sent: 0 };
         let initial_window = [&[0, 4][..], &window.to_be_bytes()].concat();
-        let connection_window = ((1_u32 << 31) - 1 - 65_535).to_be_bytes();
-        let frames =
-            [frame(SETTINGS, 0, 0, &initial_window), frame(WINDOW_UPDATE, 0, 0, &connection_window)].concat();
-        client.send([PREFACE, &frames].concat());
+        client.send([PREFACE, &frame(SETTINGS, 0, 0, &initial_window)].concat());
+        if let more @ 1.. = of_connection - 65_535 {
+            client.send(frame(WINDOW_UPDATE, 0, 0, &more.to_be_bytes()));
+        }
         client
     }
 

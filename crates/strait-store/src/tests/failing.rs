@@ -2,11 +2,10 @@
 //! stored object is lost, and no partial record is kept.
 
 use std::collections::HashMap;
-use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, body_of, config, fill_of, open};
+use super::{PATIENCE, body_of, config, fill_of, open, wait_until};
 use crate::disk::{Call, Disk};
 use crate::lane::RESERVES;
 use crate::policy::Area;
@@ -95,16 +94,9 @@ fn file_that_could_not_be_begun_nor_unlinked_is_unlinked_later() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
-    let wait_until = |is_done: &dyn Fn() -> bool| {
-        let begin = Instant::now();
-        while !is_done() {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
-            std::thread::yield_now();
-        }
-    };
     let segments = &store.shared.segments;
     // The background thread makes spare segments, and then no more.
-    wait_until(&|| {
+    wait_until(&store, || {
         segments.spares.count() == SPARES_MIN && store.shared.eviction_lane().reserves.len() == RESERVES
     });
     // Writes the index.
@@ -118,7 +110,7 @@ fn file_that_could_not_be_begun_nor_unlinked_is_unlinked_later() {
         assert!(error.to_string().contains("Input/output error"), "{error}");
         assert_ne!(state(), before);
         store.sync().unwrap();
-        wait_until(&|| state() == before);
+        wait_until(&store, || state() == before);
     }
 }
 
@@ -190,11 +182,7 @@ fn store_serves_and_recovers_when_it_cannot_create_files() {
     assert!(matches!(refused, Some(Error::System(_) | Error::Full { .. })), "{refused:?}");
     assert_eq!(body_of(&store, b"kept").unwrap(), b"body");
     disk.faults.clear();
-    let begin = Instant::now();
-    while store.put(0, b"again", b"", &[b"body"]).is_err() {
-        assert!(begin.elapsed() < PATIENCE);
-        std::thread::yield_now();
-    }
+    wait_until(&store, || store.put(0, b"again", b"", &[b"body"]).is_ok());
 }
 
 #[test]

@@ -20,7 +20,7 @@ mod unread;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -71,11 +71,7 @@ fn body_of(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
 
 /// Waits until `is_done` returns true.
 fn wait_until(store: &Store, is_done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_done() {
-        assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
-        std::thread::yield_now();
-    }
+    assert!(lab::wait_until(PATIENCE, is_done), "{:?}", store.stats());
 }
 
 #[test]

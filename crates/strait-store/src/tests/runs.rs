@@ -2,11 +2,10 @@
 //! revives none.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, body_of, config, fill_of, killed, open};
+use super::{PATIENCE, body_of, config, fill_of, killed, open, wait_until};
 use crate::disk::{Call, Disk};
 use crate::spares::SPARES_MIN;
 use crate::{Config, Error, NewObject, Record, Store};
@@ -26,14 +25,6 @@ fn put_all(store: &Store) -> Vec<Result<Arc<Record>, Error>> {
     let all: Vec<_> = (0..COUNT).map(|number| (key(number), body(number))).collect();
     let all: Vec<_> = all.iter().map(|(key, body)| NewObject { key, meta: b"meta", body }).collect();
     store.put_all(0, &all)
-}
-
-fn wait_until(is_done: impl Fn() -> bool) -> bool {
-    let begin = Instant::now();
-    while !is_done() && begin.elapsed() < PATIENCE {
-        std::thread::yield_now();
-    }
-    is_done()
 }
 
 fn has(store: &Store, number: u64) -> bool {
@@ -68,7 +59,7 @@ fn failed_write_of_several_objects_loses_and_revives_none() {
         let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
         let store = Store::open_on(disk.clone(), config.clone()).unwrap();
         // Their headers are written by another thread then.
-        assert!(wait_until(|| store.shared.segments.spares.count() == SPARES_MIN));
+        wait_until(&store, || store.shared.segments.spares.count() == SPARES_MIN);
         disk.faults.inject_here(Call::Write, after, times, Errno::IO.raw_os_error());
         let stored: Vec<_> = put_all(&store).iter().map(Result::is_ok).collect();
         // The first write is that of one object. After a failed write of several, each is written

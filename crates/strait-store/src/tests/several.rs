@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lab::wait_until;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -36,11 +37,7 @@ impl Changes {
 
     /// Waits for that number of changes; returns the last one.
     fn wait_for(&self, count: usize) -> String {
-        let begin = Instant::now();
-        while lock(&self.0).len() < count {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", self.0);
-            thread::sleep(Duration::from_millis(5));
-        }
+        assert!(wait_until(PATIENCE, || lock(&self.0).len() >= count), "{:?}", self.0);
         assert_eq!(lock(&self.0).len(), count, "{:?}", self.0);
         lock(&self.0)[count - 1].clone()
     }
@@ -285,12 +282,8 @@ fn one_failed_call_loses_no_directory() {
     disk.faults.inject_here(Call::Write, 0, 1, Errno::IO.raw_os_error());
     assert!(put(&stores, 1).is_err());
     let creates = disk.faults.count(Call::Create);
-    let begin = Instant::now();
     // The check writes a file.
-    while disk.faults.count(Call::Create) == creates {
-        assert!(begin.elapsed() < PATIENCE);
-        thread::sleep(Duration::from_millis(5));
-    }
+    assert!(wait_until(PATIENCE, || disk.faults.count(Call::Create) != creates));
     put(&stores, 1).unwrap();
     stores.close();
     assert!(lock(&changes.0).is_empty(), "{:?}", changes.0);
@@ -369,14 +362,6 @@ fn lock_as_reader(dir: &Path) -> fs::File {
     file
 }
 
-fn wait_until(is_done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_done() {
-        assert!(begin.elapsed() < PATIENCE);
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn removal_while_directories_are_opened_again_is_not_missed() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -389,7 +374,7 @@ fn removal_while_directories_are_opened_again_is_not_missed() {
     thread::scope(|scope| {
         let reopened = scope.spawn(|| stores.reopen(&changes.callback()));
         // No later directory still answers from before.
-        wait_until(|| stores.stats().lost == 2);
+        assert!(wait_until(PATIENCE, || stores.stats().lost == 2));
         assert!(found(&stores).is_empty());
         stores.end_unloaded(hash_of(&7_u64.to_le_bytes()));
         drop(reader);
@@ -486,7 +471,7 @@ fn removal_that_a_lost_directory_has_missed_holds_after_a_restart() {
     let checkpoint = dir.path().join("marks");
     assert!(checkpoint.exists());
     stores.end_unloaded(hash_of(&7_u64.to_le_bytes()));
-    wait_until(|| !checkpoint.exists());
+    assert!(wait_until(PATIENCE, || !checkpoint.exists()));
     stores.close();
     let stores = self::stores(&[config(&dir)], &changes);
     assert!(found(&stores).is_empty());

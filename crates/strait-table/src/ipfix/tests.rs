@@ -252,6 +252,42 @@ fn templates_are_sent_again_after_the_interval_if_the_transport_can_lose_them() 
     assert_eq!(count(None, minute * 100), (6, 0));
 }
 
+/// Templates take two messages, and are sent again between those of the flows.
+#[test]
+fn flows_are_read_while_templates_are_sent_again() {
+    const BYTES_MAX: usize = 400;
+    let rows: Vec<FlowRow> = rows().into_iter().cycle().take(1000).collect();
+    let messages = messages(&rows, BYTES_MAX);
+    let (now, step, count) = (Instant::now(), Duration::from_secs(25), messages.len());
+    let mut session = Session::new(0, Some(Duration::from_mins(1)), now);
+    // The late one starts when the templates are sent again, and has no earlier message.
+    let (mut reader, mut late, mut resent) = (Reader::default(), Reader::default(), 0);
+    for (at, mut message) in messages.into_iter().enumerate() {
+        let (before, known) = (reader.template_records, reader.templates.len());
+        let templates = session.announce(&message, BYTES_MAX, (now + step * at as u32, 5));
+        let bytes = session.bytes(&mut message, 5).to_vec();
+        for bytes in templates.iter().chain([&bytes]) {
+            assert!(bytes.len() <= BYTES_MAX, "{}", bytes.len());
+            reader.read(bytes, 0);
+            if at >= 30 {
+                let mut bytes = bytes.clone();
+                bytes[8..12].copy_from_slice(&(late.records.len() as u32).to_be_bytes());
+                late.read(&bytes, 0);
+            }
+        }
+        session.sent(&message);
+        // After each third message a minute is over.
+        let is_due = at > 0 && at % 3 == 0;
+        let sent = reader.template_records - before;
+        assert_eq!(sent, reader.templates.len() - known + if is_due { known } else { 0 }, "{at}");
+        resent += usize::from(is_due && templates.len() > 1);
+    }
+    let expected: Vec<_> = rows.iter().map(values_of).collect();
+    assert!(count > 100 && resent > 30, "{count} {resent}");
+    assert_eq!(reader.records, expected);
+    assert!(!late.records.is_empty() && expected.ends_with(&late.records));
+}
+
 /// Returns a writer to a collector.
 fn writer(address: SocketAddr, transport: Transport) -> Writer {
     writer_with(address, transport, Duration::from_secs(1)).0

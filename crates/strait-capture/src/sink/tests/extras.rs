@@ -218,6 +218,26 @@ fn files_with_secrets_are_readable_by_their_user_only() {
 }
 
 #[test]
+fn file_has_the_mode_of_the_umask_also_after_an_empty_one_that_is_wider() {
+    let permitted = 0o666 & !strait_os::process::umask();
+    for before in [None, Some(0o666), Some(0o600)] {
+        let directory = directory();
+        let path = directory.path().join("out.pcapng");
+        let part = super::part_of(&path);
+        if let Some(before) = before {
+            // The empty file of a capture that was killed.
+            let mode = Permissions::from_mode(before);
+            File::create(&part).and_then(|file| file.set_permissions(mode)).expect("a file");
+        }
+        let sink = FileSink::create(options(&path)).expect("a sink");
+        let expected = permitted & before.unwrap_or(permitted);
+        assert_eq!(mode(&part), expected, "{before:?}");
+        sink.close(&[]).expect("a complete file");
+        assert_eq!(mode(&path), expected, "{before:?}");
+    }
+}
+
+#[test]
 fn private_file_has_its_mode_before_the_first_byte() {
     let directory = directory();
     let path = directory.path().join("out.pcapng");

@@ -230,8 +230,8 @@ fn closed_pipe_is_distinguished_from_a_failure() {
     assert_eq!(listing(directory.path()), ["fifo"], "written in place");
 }
 
-/// Waits until nothing has a FIFO open for reading. A process that another test starts has it open until it executes its
-/// program.
+/// Waits until nothing has a FIFO open for reading. A process that another test starts has it open
+/// until it executes its program.
 fn wait_until_unread(fifo: &Path) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = || rustix::fs::open(fifo, flags, Mode::empty());

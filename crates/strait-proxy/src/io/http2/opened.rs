@@ -3,6 +3,7 @@
 //! A response at once takes no task and no memory of its own. It must not overtake: no stream waits
 //! for its turn or for room, and the whole response goes into the output.
 
+use std::sync::MutexGuard;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
@@ -55,22 +56,12 @@ impl Opened {
         as_parsed(&self.opening.head.request(), self.opening.method, self.form)
     }
 
-    /// Sends a whole response with a head that is encoded in `block`, and returns the bytes of its
-    /// frames; `None`, with nothing sent, if it would have to wait.
-    pub(crate) fn answer(&self, block: &[u8], body: &[u8]) -> Option<Moved> {
-        let state = &mut *self.link.state();
-        if !state.has_room_at_once(self.opening.id, body.len()) {
-            return None;
-        }
-        let (id, ends) = (self.opening.id, body.is_empty());
-        let mut overhead = state.protocol.respond_known(id, block, std::iter::empty(), ends);
-        if !ends {
-            overhead += state.protocol.push_data(id, body, true);
-        }
-        state.protocol.release(id);
-        let mut moved = Moved::default();
-        moved.add(body.len(), overhead, self.is_encrypted_here);
-        Some(moved)
+    /// Returns room for a whole response with a body of `len` bytes; `None` if it would have to
+    /// wait.
+    pub(crate) fn room(&self, len: usize) -> Option<Room<'_>> {
+        let mut state = self.link.state();
+        let has_room = state.has_room_at_once(self.opening.id, len);
+        has_room.then_some(Room { state, id: self.opening.id, is_encrypted_here: self.is_encrypted_here })
     }
 
     /// Ends the use of a request that was answered.
@@ -97,6 +88,29 @@ impl Opened {
         state.slots.insert(id, slot);
         state.protocol.give_back(head);
         Http2Stream::new(self.link.clone(), id, method, (self.is_encrypted, self.is_encrypted_here))
+    }
+}
+
+/// Room for a whole response on a stream. The connection is locked, so that nothing takes it.
+pub(crate) struct Room<'o> {
+    state: MutexGuard<'o, State>,
+    id: u32,
+    is_encrypted_here: bool,
+}
+
+impl Room<'_> {
+    /// Sends a response with a head that is encoded in `block`, and a body of the length for which
+    /// there is room. Returns the bytes of its frames.
+    pub(crate) fn send(mut self, block: &[u8], body: &[u8]) -> Moved {
+        let (id, ends, protocol) = (self.id, body.is_empty(), &mut self.state.protocol);
+        let mut overhead = protocol.respond_known(id, block, std::iter::empty(), ends);
+        if !ends {
+            overhead += protocol.push_data(id, body, true);
+        }
+        protocol.release(id);
+        let mut moved = Moved::default();
+        moved.add(body.len(), overhead, self.is_encrypted_here);
+        moved
     }
 }
 

@@ -209,7 +209,7 @@ impl Session {
         }
     }
 
-    fn send_some(&mut self, wire: &mut Wire<'_, '_>) -> io::Result<()> {
+    fn send_some(&mut self, wire: &mut impl Write) -> io::Result<()> {
         let sent = self.tls.write_tls(wire)?;
         self.held = if self.tls.wants_write() { self.held.saturating_sub(sent) } else { 0 };
         if sent == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
@@ -301,5 +301,119 @@ impl Write for Wire<'_, '_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::crypto::ring::default_provider;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::version::{TLS12, TLS13};
+    use rustls::{
+        ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
+        SupportedProtocolVersion,
+    };
+
+    use super::*;
+
+    /// Writer that takes a few bytes at a time.
+    struct Short {
+        taken: usize,
+        most: usize,
+    }
+
+    impl Write for Short {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let len = bytes.len().min(self.most);
+            self.taken += len;
+            Ok(len)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Passes the records of one side to the other.
+    fn pass(from: &mut Connection, to: &mut Connection) {
+        let mut records = Vec::new();
+        while from.wants_write() {
+            from.write_tls(&mut records).unwrap();
+        }
+        let mut rest = &records[..];
+        while !rest.is_empty() {
+            to.read_tls(&mut rest).unwrap();
+            to.process_new_packets().unwrap();
+        }
+    }
+
+    /// Returns a server's session after its handshake, with nothing to send.
+    fn session(version: &'static SupportedProtocolVersion) -> Session {
+        let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        let (certificate, mut roots) = (made.cert.der().clone(), RootCertStore::empty());
+        roots.add(certificate.clone()).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone());
+        let server = server.with_protocol_versions(&[version]).unwrap().with_no_client_auth();
+        let server = server.with_single_cert(vec![certificate], key).unwrap();
+        let client =
+            ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+        let client = client.with_root_certificates(roots).with_no_client_auth();
+        let mut server = Connection::from(ServerConnection::new(Arc::new(server)).unwrap());
+        let name = ServerName::try_from("a").unwrap();
+        let mut client = Connection::from(ClientConnection::new(Arc::new(client), name).unwrap());
+        while server.is_handshaking() || client.wants_write() || server.wants_write() {
+            pass(&mut client, &mut server);
+            pass(&mut server, &mut client);
+        }
+        Session::new(server, false)
+    }
+
+    /// Sends all in pieces, and compares the held bytes with those that were left before each one.
+    fn check_sent(session: &mut Session, most: usize) {
+        let (mut wire, mut before) = (Short { taken: 0, most }, Vec::new());
+        while session.tls.wants_write() {
+            before.push((session.held(), wire.taken));
+            session.send_some(&mut wire).unwrap();
+        }
+        for (held, taken) in before {
+            let left = wire.taken - taken;
+            assert!(held >= left, "{held} are fewer than {left}");
+            assert!(held <= left + left / 8 + 20 * FRAMING_BYTES, "{held} are far more than {left}");
+        }
+        assert_eq!(session.held(), 0);
+    }
+
+    #[test]
+    fn held_bytes_are_a_bound_of_the_unsent_records() {
+        for version in [&TLS12, &TLS13] {
+            let mut session = session(version);
+            assert_eq!(session.held(), 0);
+            for most in [100, RECORD_BYTES, usize::MAX] {
+                for len in
+                    [1, 9, 1000, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 3 * RECORD_BYTES, 70_000]
+                {
+                    session.hold(&[IoSlice::new(&vec![0; len])]).unwrap();
+                    // Heads of frames and pieces alternate.
+                    session
+                        .hold(&[IoSlice::new(&[0; 9]), IoSlice::new(&vec![0; len]), IoSlice::new(&[0; 9])])
+                        .unwrap();
+                    check_sent(&mut session, most);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_held_bytes_than_the_limit_let_nothing_else_in() {
+        let mut session = session(&TLS13);
+        session.hold(&[IoSlice::new(&vec![0; 2 * HELD_BYTES])]).unwrap();
+        assert_eq!(session.tls.writer().write(&[0]).unwrap(), 0);
+        check_sent(&mut session, usize::MAX);
+        let taken = session.tls.writer().write(&vec![0; 2 * HELD_BYTES]).unwrap();
+        assert!(taken <= HELD_BYTES && taken > HELD_BYTES - 2 * RECORD_BYTES, "{taken}");
     }
 }
