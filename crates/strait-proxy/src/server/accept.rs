@@ -23,12 +23,15 @@ use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
 use crate::observe::Outputs;
 use crate::server::client_limits::{ClientLimits, Party, Share};
-use crate::server::connection::Client;
+use crate::server::connection::{Client, DRAIN_READ_TIMEOUT, Phase};
 use crate::server::current::Current;
 use crate::server::listen::Listener;
 
 /// Longest wait before the next accept when no descriptor is left for a client.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
+/// Time in which connections that are no longer idle are noticed at a shutdown: their requests have
+/// arrived, and are answered.
+const DRAIN_ARRIVED: Duration = Duration::from_millis(10);
 /// Interval at which a worker drops idle connections and dead objects.
 const TIDYING: Duration = Duration::from_secs(1);
 
@@ -105,8 +108,7 @@ struct End {
 
 #[derive(Debug)]
 struct Connection {
-    /// True while it waits for the first byte of a request.
-    is_idle: Rc<Cell<bool>>,
+    phase: Rc<Cell<Phase>>,
     task: AbortHandle,
 }
 
@@ -175,17 +177,11 @@ impl Acceptor {
         let _ = tokio::time::timeout(drain, self.drain(accepting, hands_over)).await;
     }
 
-    /// Waits until all connections have ended. Idle ones end at once, unless another process takes
-    /// over: see [`crate::config::settings::Closing`].
+    /// Waits until all connections have ended. Idle ones end at once, and new ones without a request
+    /// soon, unless another process takes over: see [`crate::config::settings::Closing`].
     async fn drain(&self, accepting: Vec<Accepting>, hands_over: bool) {
         if hands_over {
             self.current.close();
-        } else {
-            for (_, connection) in &*self.connections.borrow() {
-                if connection.is_idle.get() {
-                    connection.task.abort();
-                }
-            }
         }
         for Accepting { ends, task, .. } in accepting {
             ends.leaves_queue.set(hands_over);
@@ -193,7 +189,22 @@ impl Acceptor {
             // It does not panic; if it did, it would accept nothing more.
             let _ = task.await;
         }
+        if !hands_over {
+            tokio::time::sleep(DRAIN_ARRIVED).await;
+            self.abort(Phase::Idle);
+            let _ = tokio::time::timeout(DRAIN_READ_TIMEOUT, self.none()).await;
+            self.abort(Phase::New);
+        }
         self.none().await;
+    }
+
+    /// Ends the connections in a phase.
+    fn abort(&self, phase: Phase) {
+        for (_, connection) in &*self.connections.borrow() {
+            if connection.phase.get() == phase {
+                connection.task.abort();
+            }
+        }
     }
 
     fn listen(self: &Rc<Self>, socket: TcpListener, port: Port) -> Accepting {
@@ -268,16 +279,16 @@ impl Acceptor {
         };
         worker.counters().accepted.add(1);
         worker.counters().open.add(1);
-        let is_idle = Rc::new(Cell::new(false));
+        let phase = Rc::<Cell<Phase>>::default();
         let mut connections = self.connections.borrow_mut();
         let entry = connections.vacant_entry();
         let descriptor = worker.upstream().count_connection();
         let mut open = Open { acceptor: self.clone(), key: entry.key(), share, _descriptor: descriptor };
-        let (acceptor, idle) = (self.clone(), is_idle.clone());
+        let (acceptor, of_task) = (self.clone(), phase.clone());
         let task = tokio::task::spawn_local(async move {
-            Client::new(&worker, tcp, peer).serve(&acceptor.current, port, &idle, &mut open.share).await;
+            Client::new(&worker, tcp, peer).serve(&acceptor.current, port, &of_task, &mut open.share).await;
         });
-        entry.insert(Connection { is_idle, task: task.abort_handle() });
+        entry.insert(Connection { phase, task: task.abort_handle() });
     }
 }
 

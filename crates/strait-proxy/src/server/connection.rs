@@ -42,8 +42,21 @@ use crate::server::current::Current;
 use crate::server::dispatch::{self, ConnectionAfter, RoutedRequest};
 use crate::server::http2;
 
-/// Wait for a request on an idle connection during the shutdown.
-const DRAIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Wait for a request on a new connection during the shutdown.
+pub(super) const DRAIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Phase of a connection, by which a shutdown ends it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Phase {
+    /// Begins, or has a request that is received or answered.
+    #[default]
+    Busy,
+    /// Waits for the first byte of the first request, which the client may be sending.
+    New,
+    /// Waits for the first byte of a further request. The client knows that such a connection can
+    /// end at any time (RFC 9112, section 9.5).
+    Idle,
+}
 
 /// Client's connection.
 #[derive(Debug)]
@@ -117,7 +130,7 @@ impl Client {
         mut self,
         current: &Current,
         port: Port,
-        is_idle: &Cell<bool>,
+        phase: &Cell<Phase>,
         share: &mut Share,
     ) {
         if port.has_proxy_header && Box::pin(self.learn_client(&current.worker(), share)).await.is_none() {
@@ -131,11 +144,11 @@ impl Client {
             }
         }
         if has_chosen_http2 == Some(true) || current.worker().settings().http2.is_on(port.is_tls) {
-            match self.begins_http2(current, is_idle, has_chosen_http2).await {
+            match self.begins_http2(current, phase, has_chosen_http2).await {
                 Ok(true) => {
                     let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
                     let Some(stream) = socket.into_connection() else { return };
-                    let connection = http2::Http2Connection { current, peer, share, is_idle };
+                    let connection = http2::Http2Connection { current, peer, share, phase };
                     return Box::pin(connection.serve(stream, buffer)).await;
                 }
                 Ok(false) => {}
@@ -143,13 +156,13 @@ impl Client {
             }
         }
         // Errors end the connection; there is no peer left to inform.
-        let _ = self.requests(current, is_idle).await;
+        let _ = self.requests(current, phase).await;
     }
 
     /// Answers the request of one stream.
     pub(crate) async fn serve_stream(mut self, worker: Rc<Worker>) {
         // Errors end the stream, which is reset.
-        let _ = self.requests(&Current::new(worker), &Cell::new(false)).await;
+        let _ = self.requests(&Current::new(worker), &Cell::default()).await;
     }
 
     /// Reads until the first bytes show the protocol. Returns true for the preface of HTTP/2, which
@@ -160,13 +173,13 @@ impl Client {
     async fn begins_http2(
         &mut self,
         current: &Current,
-        is_idle: &Cell<bool>,
+        phase: &Cell<Phase>,
         has_chosen_http2: Option<bool>,
     ) -> Result<bool, SocketError> {
         while self.buffer.filled().len() < PREFACE.len() && PREFACE.starts_with(self.buffer.filled()) {
-            is_idle.set(self.buffer.is_empty());
+            phase.set(if self.buffer.is_empty() { Phase::New } else { Phase::Busy });
             let read = self.read(&current.worker()).await;
-            is_idle.set(false);
+            phase.set(Phase::Busy);
             if read? == 0 {
                 return Ok(false);
             }
@@ -229,7 +242,8 @@ impl Client {
         is_admitted.then_some(())
     }
 
-    async fn requests(&mut self, current: &Current, is_idle: &Cell<bool>) -> Result<(), SocketError> {
+    async fn requests(&mut self, current: &Current, phase: &Cell<Phase>) -> Result<(), SocketError> {
+        let mut waiting = Phase::New;
         loop {
             // Each request sees the settings that are in force when it comes.
             let worker = &current.worker();
@@ -237,9 +251,9 @@ impl Client {
             let is_last = closing.is_handed_over();
             let stays = match self.next(worker).await {
                 Next::More => {
-                    is_idle.set(self.buffer.is_empty());
+                    phase.set(if self.buffer.is_empty() { waiting } else { Phase::Busy });
                     let read = self.read(worker).await;
-                    is_idle.set(false);
+                    phase.set(Phase::Busy);
                     match read? {
                         0 => return Ok(()),
                         _ => continue,
@@ -262,6 +276,7 @@ impl Client {
             if !stays || is_stream || is_last || closing.ends_idle() {
                 return self.socket.close(&mut self.buffer).await;
             }
+            waiting = Phase::Idle;
         }
     }
 

@@ -23,7 +23,7 @@ use crate::io::stream::Stream;
 use crate::io::turn;
 use crate::server::at_once::{self, Attempt};
 use crate::server::client_limits::Share;
-use crate::server::connection::Client;
+use crate::server::connection::{Client, Phase};
 use crate::server::current::Current;
 
 /// Time in which a client gets the last frames of its connection.
@@ -38,8 +38,8 @@ pub(crate) struct Http2Connection<'a> {
     pub(crate) current: &'a Current,
     pub(crate) peer: SocketAddr,
     pub(crate) share: &'a Share,
-    /// Set while the connection has no streams.
-    pub(crate) is_idle: &'a Cell<bool>,
+    /// Idle while the connection has no streams.
+    pub(crate) phase: &'a Cell<Phase>,
 }
 
 impl Http2Connection<'_> {
@@ -86,7 +86,7 @@ impl Http2Connection<'_> {
                 }
             }
             let blocked = link.blocked_at();
-            self.is_idle.set(is_quiet);
+            self.phase.set(if is_quiet { Phase::Idle } else { Phase::Busy });
             let accept = deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet)));
             let accepted = tokio::select! {
                 biased;
@@ -94,7 +94,7 @@ impl Http2Connection<'_> {
                 // The client must learn it, also while it has no streams.
                 () = self.current.closing() => None,
             };
-            self.is_idle.set(false);
+            self.phase.set(Phase::Busy);
             let Some(accepted) = accepted else { continue };
             match accepted {
                 Ok(Accepted::Request(opened)) => {

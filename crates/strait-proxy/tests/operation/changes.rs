@@ -178,6 +178,20 @@ fn shutdown_closes_idle_connections_and_finishes_responses() {
 }
 
 #[test]
+fn shutdown_answers_the_request_of_a_new_connection() {
+    let rig = Rig::start("timeouts.drain = 20");
+    let (mut new, silent) = (rig.client(), rig.client());
+    assert!(wait_until(LIMIT, || rig.proxy.report().open == 2));
+    let (address, proxy) = (rig.proxy.address(), rig.proxy);
+    let ending = std::thread::spawn(move || proxy.stop());
+    assert!(wait_until(LIMIT, || TcpStream::connect(address).is_err()));
+    assert!(new.get("/200/60/5/a").status() == 200 && new.is_ended());
+    let report = ending.join().unwrap();
+    assert_eq!((report.requests, report.cut, report.open), (1, 0, 0));
+    drop(silent);
+}
+
+#[test]
 fn shutdown_closes_connections_after_the_drain_timeout() {
     let rig = Rig::start("timeouts.drain = 1");
     let mut slow = rig.client();
