@@ -177,8 +177,8 @@ impl Acceptor {
         let _ = tokio::time::timeout(drain, self.drain(accepting, hands_over)).await;
     }
 
-    /// Waits until all connections have ended. Idle ones end at once, and new ones without a request
-    /// soon, unless another process takes over: see [`crate::config::settings::Closing`].
+    /// Waits until all connections have ended. Idle ones end at once, and new ones without a
+    /// request soon, unless another process takes over: see [`crate::config::settings::Closing`].
     async fn drain(&self, accepting: Vec<Accepting>, hands_over: bool) {
         if hands_over {
             self.current.close();

@@ -429,8 +429,8 @@ impl Proxy {
         self.shared.report()
     }
 
-    /// Shuts the proxy down: accepts no more connections, ends idle ones at once, new ones that send
-    /// no request soon, and others after their response. Returns the numbers since the start.
+    /// Shuts the proxy down: accepts no more connections, ends idle ones at once, new ones that
+    /// send no request soon, and others after their response. Returns the numbers since the start.
     pub fn stop(mut self) -> Report {
         self.end();
         self.report()

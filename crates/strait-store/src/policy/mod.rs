@@ -125,10 +125,10 @@ pub struct Policy {
     written_bytes: u64,
 }
 
-/// Returns the bytes of a segment with `used_bytes` for [`Policy::select`]. Long objects leave up to
-/// a quarter of a full one unused: by its whole size they could all stay, and nothing would be
-/// freed. Of a segment that was ended less than half full, as by a restart, all may stay: they fill
-/// another one.
+/// Returns the bytes of a segment with `used_bytes` for [`Policy::select`]. Long objects leave up
+/// to a quarter of a full one unused: by its whole size they could all stay, and nothing would be
+/// freed. Of a segment that was ended less than half full, as by a restart, all may stay: they
+/// fill another one.
 pub fn weighed_bytes(used_bytes: u64, segment_bytes: u64) -> u64 {
     if used_bytes < segment_bytes / 2 { segment_bytes } else { used_bytes.min(segment_bytes) }
 }
