@@ -22,10 +22,6 @@ use crate::shared::Shared;
 const STEP_BYTES_MIN: u64 = 1 << 20;
 const STEP_BYTES_MAX: u64 = 64 << 20;
 
-/// Divisor of the capacity: a body of unknown length can grow to this part of it. An endless one
-/// would evict all other objects.
-const UNKNOWN_DIVISOR: u64 = 4;
-
 /// Limit of bodies that are copied from a file of their own to a segment.
 const COPIED_BYTES_MAX: u64 = 256 << 10;
 
@@ -137,7 +133,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`Error::Full`] if the store has no space, [`Error::TooLong`] beyond the length given to the
-    /// reservation, or beyond a quarter of the capacity without one.
+    /// reservation.
     pub fn grow(&mut self, upto: u64) -> Result<()> {
         let grown = self.grow_to(upto);
         self.shared.counted(grown)
@@ -145,9 +141,7 @@ impl Writer {
 
     /// Like [`grow`](Self::grow), but the caller counts the error.
     pub(crate) fn grow_to(&mut self, upto: u64) -> Result<()> {
-        let unknown_bytes_max = self.shared.segments.budget.capacity_bytes / UNKNOWN_DIVISOR;
-        let bytes_max = self.known.unwrap_or(unknown_bytes_max.max(self.writable_bytes));
-        if upto > bytes_max {
+        if let Some(bytes_max) = self.known.filter(|known| upto > *known) {
             return Err(Error::TooLong { what: "a body", bytes: upto, bytes_max });
         }
         if upto <= self.writable_bytes {
@@ -156,7 +150,7 @@ impl Writer {
         let has = self.file.share.bytes();
         let end = |body_len: u64| align_up(self.layout.body_offset + body_len, PAGE_BYTES);
         let least = end(upto);
-        let ahead = (has + self.step).min(end(bytes_max)).max(least);
+        let ahead = (has + self.step).min(self.known.map_or(u64::MAX, end)).max(least);
         let grown = || [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
         let bytes = self.shared.when_free("grow an object", least - has, grown)?;
         // A failed allocation can keep some of the blocks.

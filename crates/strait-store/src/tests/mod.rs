@@ -20,11 +20,11 @@ mod unread;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::{Config, Store, hash_of};
+use crate::{Config, Error, Store, hash_of};
 
 /// Deadline of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -72,6 +72,19 @@ fn body_of(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
 /// Waits until `is_done` returns true.
 fn wait_until(store: &Store, is_done: impl Fn() -> bool) {
     assert!(lab::wait_until(PATIENCE, is_done), "{:?}", store.stats());
+}
+
+/// Retries until the object is stored: eviction may have to come first.
+fn put_patiently(store: &Store, lane: usize, key: &[u8], body: &[u8]) {
+    let begin = Instant::now();
+    loop {
+        match store.put(lane, key, b"meta", &[body]) {
+            Ok(_) => return,
+            Err(Error::Full { .. }) => assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats()),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::yield_now();
+    }
 }
 
 #[test]

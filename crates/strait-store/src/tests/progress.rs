@@ -1,10 +1,10 @@
-//! Eviction makes progress: with objects of any size, on a full file system, beside endless bodies.
+//! Eviction makes progress: with objects of any size and on a full file system.
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, config, fill_of, open, wait_until};
+use super::{PATIENCE, config, fill_of, open, put_patiently, wait_until};
 use crate::disk::{Call, Disk};
-use crate::{Config, Error, Store, append, hash_of};
+use crate::{Config, Store, append, hash_of};
 
 /// Objects of some sizes fill so little of a segment that all of them could stay.
 #[test]
@@ -14,8 +14,7 @@ fn objects_of_one_size_are_evicted() {
         let store = open(&config(&dir));
         let body = fill_of(1, body_bytes);
         for number in 0_u64..400 {
-            let stored = store.put(0, &number.to_le_bytes(), b"meta", &[&body]);
-            assert!(stored.is_ok(), "{body_bytes}: {stored:?}, {:?}", store.stats());
+            put_patiently(&store, 0, &number.to_le_bytes(), &body);
         }
         let stats = store.stats();
         assert!(stats.evicted > 200, "{body_bytes}: {stats:?}");
@@ -60,27 +59,6 @@ fn failed_growth_leaves_no_uncounted_bytes() {
     assert!(grown.is_err(), "{grown:?}");
     assert_eq!(std::fs::metadata(file.path()).unwrap().len(), file.share.bytes());
     assert_eq!(file.share.bytes(), bytes);
-}
-
-#[test]
-fn body_of_unknown_length_takes_at_most_a_quarter() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&Config { capacity_bytes: 32 << 20, ..config(&dir) });
-    let mut number = 0_u64;
-    while store.stats().used_bytes < 28 << 20 {
-        store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 50_000)]).unwrap();
-        number += 1;
-    }
-    let mut writer = store.reserve(0, b"endless", b"", None).unwrap();
-    let refused = loop {
-        if let Err(error) = writer.grow(writer.writable_bytes() + 1) {
-            break error;
-        }
-    };
-    assert!(matches!(refused, Error::TooLong { bytes_max, .. } if bytes_max == 8 << 20), "{refused}");
-    assert!(store.stats().records as u64 > number / 2, "{:?}", store.stats());
-    // A known length is limited by the capacity only.
-    assert!(store.reserve(0, b"long", b"", Some(20 << 20)).is_ok());
 }
 
 #[test]
