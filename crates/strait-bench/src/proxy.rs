@@ -327,8 +327,8 @@ fn prepare_namespace() -> Result<()> {
 }
 
 /// Writes to that many bytes of free memory, at most half of it, and frees them. A virtual machine
-/// gets a page from its host on the first access; otherwise that would be a part of the cost of the
-/// first contestants that cache in memory, and of their files.
+/// gets a page from its host on the first access, and can return free ones: otherwise that would be
+/// a part of the cost of contestants that cache in memory or in the page cache.
 fn touch_memory(bytes: u64) {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
@@ -359,10 +359,10 @@ pub fn run(
         rounds: plan.rounds,
         seconds: rig.seconds,
     };
-    touch_memory(plan.disk_bytes.saturating_add(plan.memory_bytes));
     let probe = |contestant| rig.probe(contestant);
     rounds::run(&definition, machine, progress, probe, |contestant, place| {
         let workload = experiment.workload(place).expect("places are those of the experiment");
+        touch_memory(plan.disk_bytes.saturating_add(plan.memory_bytes));
         let account = rounds::attempt(rig.terminated, || rig.attempt(plan, contestant, workload))?;
         Ok((figures(&account), contestant.version(&rig.launcher)?))
     })
@@ -383,7 +383,7 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
     };
     format!(
         "{}{}Response time, throughput and CPU time of caching proxies with one worker on CPU {:?}; origin and client share CPU {:?}, \
-         over {route}. As much memory as the caches may use is touched before. Every measurement starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
+         over {route}. As much memory as the caches may use is touched before each measurement, which starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
         experiment.about,
         if experiment.about.is_empty() { "" } else { " " },
         rig.proxy_cpus,

@@ -222,10 +222,9 @@ impl<'a> Load<'a> {
         while self.next < self.end || self.idle.len() < self.connections.len() {
             self.run_once(u64::MAX)?;
         }
-        if self.end > 0 {
-            // Finish pending writes to disk now: they must not count as a cost of hits.
-            rustix::fs::sync();
-        }
+        // Finish pending writes to disk now, also those of other proxies before: they must not count
+        // as a cost of this one.
+        rustix::fs::sync();
         Ok(())
     }
 
