@@ -222,8 +222,8 @@ impl<'a> Load<'a> {
         while self.next < self.end || self.idle.len() < self.connections.len() {
             self.run_once(u64::MAX)?;
         }
-        // Finish pending writes to disk now, also those of other proxies before: they must not count
-        // as a cost of this one.
+        // Finish pending writes to disk now, also those of other proxies before: they must not
+        // count as a cost of this one.
         rustix::fs::sync();
         Ok(())
     }
