@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, body_of, config, fill_of, open, wait_until};
+use super::{PATIENCE, body_of, config, fill_of, open, open_on_disk, wait_until};
 use crate::disk::{Call, Disk};
 use crate::lane::RESERVES;
 use crate::policy::Area;
@@ -156,9 +156,7 @@ fn object_stays_after_a_failed_read() {
 #[test]
 fn file_is_evicted_after_a_failed_sync() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(config(&dir));
     store.put(0, b"before", b"meta", &[b"body"]).unwrap();
     disk.faults.inject(Call::Sync, 0, 1, Errno::IO.raw_os_error());
     let _ = store.sync();
@@ -172,9 +170,7 @@ fn file_is_evicted_after_a_failed_sync() {
 #[test]
 fn store_serves_and_recovers_when_it_cannot_create_files() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(config(&dir));
     store.put(0, b"kept", b"meta", &[b"body"]).unwrap();
     disk.faults.inject(Call::Create, 0, u32::MAX, Errno::MFILE.raw_os_error());
     let refused = (0_u64..1000)

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::faults::bytes_in;
-use super::{PATIENCE, body_of, config, fill_of};
+use super::{PATIENCE, body_of, config, fill_of, open_on_disk};
 use crate::disk::{Call, Disk};
 use crate::{Config, Error, Record, Store, hash_of};
 use crate::{append, eviction};
@@ -16,11 +16,7 @@ use crate::{append, eviction};
 const SEGMENT_BYTES: u64 = 256 << 10;
 
 fn opened(dir: &TempDir) -> (Disk, Arc<Store>) {
-    let disk = Disk::default();
-    let config = Config { capacity_bytes: 64 << 20, segment_bytes: Some(SEGMENT_BYTES), ..config(dir) };
-    let store = Store::open_on(disk.clone(), config).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
-    (disk, store)
+    open_on_disk(Config { capacity_bytes: 64 << 20, segment_bytes: Some(SEGMENT_BYTES), ..config(dir) })
 }
 
 /// Retries until `try_it` succeeds: eviction may have to free disk space first.

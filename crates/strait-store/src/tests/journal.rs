@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use super::{PATIENCE, body_of, config, fill_of, killed, open};
+use super::{PATIENCE, body_of, config, fill_of, killed, open, open_on_disk};
 use crate::budget::Share;
 use crate::disk::{Call, Disk};
 use crate::file::name_of;
@@ -78,9 +78,7 @@ fn start_after_a_kill_reads_the_journal_and_not_the_segments() {
     }
     assert_eq!(cuts(dir.path()).len(), 3);
     let dir = killed(dir.path());
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), Config { dir: dir.path().into(), ..config.clone() }).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(Config { dir: dir.path().into(), ..config.clone() });
     let (reads, stats) = (disk.faults.count(Call::Read), store.stats());
     // The checkpoint and the journal, twice and by batches; the header of each file; the begun and
     // the spare segments, in which the copy has no holes, and the last record.

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::disk::Disk;
 use crate::{Config, Error, Store, hash_of};
 
 /// Deadline of every wait.
@@ -43,6 +44,14 @@ fn open(config: &Config) -> Arc<Store> {
     let store = Store::open(config.clone()).unwrap();
     assert!(store.wait_loaded(PATIENCE));
     store
+}
+
+/// Opens a store, and returns the disk on which calls can be made to fail.
+fn open_on_disk(config: Config) -> (Disk, Arc<Store>) {
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    (disk, store)
 }
 
 /// Copies a directory as a killed process would leave it.

@@ -2,9 +2,9 @@
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, config, fill_of, open, put_patiently, wait_until};
-use crate::disk::{Call, Disk};
-use crate::{Config, Store, append, hash_of};
+use super::{config, fill_of, open, open_on_disk, put_patiently, wait_until};
+use crate::disk::Call;
+use crate::{Config, append, hash_of};
 
 /// Objects of some sizes fill so little of a segment that all of them could stay.
 #[test]
@@ -27,9 +27,7 @@ fn objects_of_one_size_are_evicted() {
 #[test]
 fn idle_store_on_a_full_file_system_rests() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(config(&dir));
     wait_until(&store, || store.shared.segments.spares.lacking() == 0);
     disk.faults.inject(Call::Allocate, 0, u32::MAX, Errno::NOSPC.raw_os_error());
     let mut number = 0_u64;
@@ -46,9 +44,7 @@ fn idle_store_on_a_full_file_system_rests() {
 #[test]
 fn failed_growth_leaves_no_uncounted_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), Config { capacity_bytes: 32 << 20, ..config(&dir) }).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(Config { capacity_bytes: 32 << 20, ..config(&dir) });
     let mut writer = store.reserve(0, b"long", b"", None).unwrap();
     let file = writer.extent().file;
     let bytes = file.share.bytes();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, body_of, config, fill_of, killed, open, wait_until};
+use super::{body_of, config, fill_of, killed, open, open_on_disk, wait_until};
 use crate::disk::{Call, Disk};
 use crate::spares::SPARES_MIN;
 use crate::{Config, Error, NewObject, Record, Store};
@@ -34,9 +34,7 @@ fn has(store: &Store, number: u64) -> bool {
 #[test]
 fn adjacent_objects_take_one_write_and_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(config(&dir));
     assert!(put_all(&store).iter().all(Result::is_ok));
     // The background thread writes headers of segments, too.
     let writes = disk.faults.count(Call::Write);

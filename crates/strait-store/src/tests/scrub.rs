@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, pwrite};
 
-use super::{PATIENCE, config, fill_of, killed, open};
+use super::{PATIENCE, config, fill_of, killed, open, open_on_disk};
 use crate::check::{Check, Verified};
-use crate::disk::{Call, Disk};
+use crate::disk::Call;
 use crate::policy::Area;
 use crate::{Config, Error, Record, Scrub, Store, Writer, eviction, hash_of};
 
@@ -162,9 +162,7 @@ fn check_goes_on_in_the_pinned_body_of_a_removed_record() {
 #[test]
 fn failed_read_is_counted_and_drops_no_record() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), Config { scrub: ONCE, ..larger(&dir) }).unwrap();
-    assert!(store.wait_loaded(PATIENCE));
+    let (disk, store) = open_on_disk(Config { scrub: ONCE, ..larger(&dir) });
     disk.faults.inject(Call::Read, 0, 1, Errno::IO.raw_os_error());
     let record = stored(&store, b"key", &fill_of(1, 300_000));
     wait_for("a read fails", || store.stats().failed > 0);
