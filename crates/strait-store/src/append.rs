@@ -114,7 +114,7 @@ pub(crate) fn append(
     let body_len = if head.header.body_file == 0 { head.header.body_len } else { 0 };
     let (file, layout) = slot(shared, lane, head.header.head_len(), body_len)?;
     // After the wait for a slot, in which a removal can have been confirmed.
-    head.is_wanted()?;
+    head.check_wanted()?;
     head.commit(shared.durability.next_number(), &file, &layout);
     // Half a record may be written now. No index entry points to it, but the segment takes no
     // more records.

@@ -76,7 +76,7 @@ impl<'a> Head<'a> {
     }
 
     /// Fails if the record that this one replaces has ended.
-    pub(crate) fn is_wanted(&self) -> Result<()> {
+    pub(crate) fn check_wanted(&self) -> Result<()> {
         let is_wanted = self.replaces.is_none_or(Record::is_alive);
         if is_wanted { Ok(()) } else { Err(Error::Removed { operation: "replace" }) }
     }

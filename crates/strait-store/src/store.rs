@@ -185,7 +185,7 @@ impl Store {
         let mut pieces: Vec<_> = body.iter().map(|piece| std::io::IoSlice::new(piece)).collect();
         let written = extent.file.write(&mut pieces, extent.offset);
         written.inspect_err(|error| self.shared.note_shortage(error, body_len))?;
-        head.is_wanted()?;
+        head.check_wanted()?;
         writer.commit_to(body_len)
     }
 

@@ -30,9 +30,10 @@ pub(super) struct Names {
     /// Names that are not in the file yet.
     fresh: VecDeque<(IpAddr, String)>,
     text: String,
-    /// True once an address got no name because of the limit; the second one once that was
-    /// returned.
-    is_full: (bool, bool),
+    /// True once an address got no name because of the limit.
+    is_full: bool,
+    /// True once [`Names::take_full`] has returned that.
+    is_full_taken: bool,
 }
 
 impl Names {
@@ -78,9 +79,9 @@ impl Names {
 
     /// Returns true once after an address got no name because there are too many.
     pub(super) fn take_full(&mut self) -> bool {
-        let (is_full, was_returned) = self.is_full;
-        self.is_full.1 = is_full;
-        is_full && !was_returned
+        let is_new = self.is_full && !self.is_full_taken;
+        self.is_full_taken |= is_new;
+        is_new
     }
 
     fn add(&mut self, address: IpAddr, name: Name<'_>) {
@@ -88,7 +89,7 @@ impl Names {
             return;
         }
         if self.known.len() >= ADDRESSES_MAX {
-            self.is_full.0 = true;
+            self.is_full = true;
             return;
         }
         self.text.clear();

@@ -16,7 +16,7 @@ use crate::sites::Edge;
 
 const PATH: &str = "/200/60/4096/a";
 
-/// Fields whose values a stream's user joins.
+/// Two fields that are one field with both values in HTTP/1.1 (RFC 9113, section 8.2.3).
 const COOKIES: [(&str, &str); 2] = [("cookie", "a=1"), ("cookie", "b=2")];
 
 /// Returns a request for [`PATH`] with more fields.

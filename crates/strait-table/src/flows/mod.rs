@@ -85,7 +85,7 @@ impl Chunk {
 struct Link {
     /// Flow whose last packet is older.
     older: u32,
-    /// Flow whose last packet is newer; if this place is free, the next free place.
+    /// Flow whose last packet is newer. A free place has the next free place here.
     newer: u32,
 }
 
