@@ -177,12 +177,11 @@ impl Acceptor {
         let _ = tokio::time::timeout(drain, self.drain(accepting, hands_over)).await;
     }
 
-    /// Waits until all connections have ended. Idle ones end at once, and new ones without a
-    /// request soon, unless another process takes over: see [`crate::config::settings::Closing`].
+    /// Waits until all connections have ended. Idle ones of HTTP/1.1 end at once, and new ones
+    /// without a request soon, unless another process takes over: see
+    /// [`crate::config::settings::Closing`]. Those of HTTP/2 announce their end.
     async fn drain(&self, accepting: Vec<Accepting>, hands_over: bool) {
-        if hands_over {
-            self.current.close();
-        }
+        self.current.close();
         for Accepting { ends, task, .. } in accepting {
             ends.leaves_queue.set(hands_over);
             ends.notify.notify_one();

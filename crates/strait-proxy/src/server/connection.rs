@@ -45,7 +45,7 @@ use crate::server::http2;
 /// Wait for a request on a new connection during the shutdown.
 pub(super) const DRAIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Phase of a connection, by which a shutdown ends it.
+/// Phase of a connection, by which a shutdown ends it. One of HTTP/2 ends by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Phase {
     /// Begins, or has a request that is received or answered.
@@ -148,7 +148,7 @@ impl Client {
                 Ok(true) => {
                     let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
                     let Some(stream) = socket.into_connection() else { return };
-                    let connection = http2::Http2Connection { current, peer, share, phase };
+                    let connection = http2::Http2Connection { current, peer, share };
                     return Box::pin(connection.serve(stream, buffer)).await;
                 }
                 Ok(false) => {}

@@ -34,8 +34,8 @@ impl Current {
         self.closing.notify_waiters();
     }
 
-    /// Waits until the proxy hands over to another process. The caller checks first if it has done
-    /// so.
+    /// Waits until the proxy ends, or hands over to another process. The caller checks first if it
+    /// does already.
     pub(crate) async fn closing(&self) {
         self.closing.notified().await;
     }

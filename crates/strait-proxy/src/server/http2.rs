@@ -1,7 +1,6 @@
 //! HTTP/2 connection of a client: hits in the memory cache are sent at once, and a task for each
 //! other stream answers it as a connection of its own.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,7 +22,7 @@ use crate::io::stream::Stream;
 use crate::io::turn;
 use crate::server::at_once::{self, Attempt};
 use crate::server::client_limits::Share;
-use crate::server::connection::{Client, Phase};
+use crate::server::connection::Client;
 use crate::server::current::Current;
 
 /// Time in which a client gets the last frames of its connection.
@@ -38,8 +37,6 @@ pub(crate) struct Http2Connection<'a> {
     pub(crate) current: &'a Current,
     pub(crate) peer: SocketAddr,
     pub(crate) share: &'a Share,
-    /// Idle while the connection has no streams.
-    pub(crate) phase: &'a Cell<Phase>,
 }
 
 impl Http2Connection<'_> {
@@ -74,19 +71,19 @@ impl Http2Connection<'_> {
             let worker = self.current.worker();
             let timeouts = &worker.settings().timeouts;
             let mut limit = if is_quiet { timeouts.idle } else { timeouts.client };
-            let is_announcing = worker.settings().closing.is_handed_over()
-                && announced.get_or_insert_with(Instant::now).elapsed() < ANNOUNCED;
+            let is_closing = worker.settings().is_closing();
+            let is_announcing =
+                is_closing && announced.get_or_insert_with(Instant::now).elapsed() < ANNOUNCED;
             if is_announcing {
                 link.announce_end();
                 limit = limit.min(ANNOUNCED);
-            } else if worker.settings().is_closing() {
+            } else if is_closing {
                 link.go_away();
                 if is_quiet {
                     return None;
                 }
             }
             let blocked = link.blocked_at();
-            self.phase.set(if is_quiet { Phase::Idle } else { Phase::Busy });
             let accept = deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet)));
             let accepted = tokio::select! {
                 biased;
@@ -94,7 +91,6 @@ impl Http2Connection<'_> {
                 // The client must learn it, also while it has no streams.
                 () = self.current.closing() => None,
             };
-            self.phase.set(Phase::Busy);
             let Some(accepted) = accepted else { continue };
             match accepted {
                 Ok(Accepted::Request(opened)) => {

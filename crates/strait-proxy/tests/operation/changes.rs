@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use lab::wait_until;
 use strait_proxy::{Clock, Config, Proxy};
 
+use crate::http2::{self, GOAWAY, SETTINGS};
 use crate::rig::{Client, LIMIT, Origin, Rig, body};
 
 /// Bytes of a body that is larger than socket buffers.
@@ -197,6 +198,38 @@ fn is_answered_in_shutdown() -> bool {
     assert_eq!((report.cut, report.open), (0, 0));
     drop(silent);
     report.requests == 1
+}
+
+#[test]
+fn shutdown_announces_the_end_of_http2_connections_and_answers_requests_on_their_way() {
+    // On a busy machine the requests can come later than the proxy waits.
+    assert!((0..5).any(|_| are_answered_after_goaway()));
+}
+
+/// Sends a request on a new and on an idle connection of HTTP/2 after the first GOAWAY. Returns
+/// true if both are answered.
+fn are_answered_after_goaway() -> bool {
+    let rig = Rig::start(&format!("timeouts.drain = 20\n{}", http2::ON));
+    let (mut new, mut idle) =
+        (http2::Client::to(rig.proxy.address()), http2::Client::to(rig.proxy.address()));
+    assert_eq!(idle.get(1, "/200/60/5/a").body, body(5));
+    new.until(SETTINGS).unwrap();
+    let proxy = rig.proxy;
+    let ending = std::thread::spawn(move || proxy.stop());
+    let last_streams = |client: &mut http2::Client| client.until(GOAWAY).unwrap().payload[..4].to_vec();
+    let mut answered = 0;
+    for client in [&mut new, &mut idle] {
+        assert_eq!(last_streams(client), [0x7f, 0xff, 0xff, 0xff]);
+        client.send(http2::get(3, "/200/60/5/a"));
+        answered += client.answers(1).into_iter().filter(|(_, answer)| answer.body == body(5)).count();
+    }
+    for mut client in [new, idle] {
+        assert!(answered < 2 || last_streams(&mut client) == [0, 0, 0, 3]);
+        while client.frame().is_some() {}
+    }
+    let report = ending.join().unwrap();
+    assert_eq!((report.cut, report.open), (0, 0));
+    answered == 2
 }
 
 #[test]
