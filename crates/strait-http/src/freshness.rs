@@ -43,22 +43,6 @@ impl Times {
         Self { requested, received, date, age, lifetime, expired: None }
     }
 
-    /// Sets the lifetime of a 404 or 410 without an explicit one to `seconds`: negative caching, a
-    /// heuristic that the operator chooses (RFC 9111, section 4.2.2).
-    #[must_use]
-    pub fn with_negative(
-        self,
-        status: u16,
-        fields: &Fields<'_>,
-        directives: &OfResponse,
-        seconds: u64,
-    ) -> Self {
-        let is_explicit =
-            directives.s_maxage.or(directives.max_age).is_some() || expires_applies(fields, directives);
-        let is_negative = matches!(status, 404 | 410) && !is_explicit;
-        Self { lifetime: if is_negative { seconds } else { self.lifetime }, ..self }
-    }
-
     /// Age at `now` in seconds (RFC 9111, section 4.2.3).
     pub fn age_at(&self, now: u64) -> u64 {
         let apparent = self.received.saturating_sub(self.date);
@@ -127,6 +111,11 @@ fn lifetime(status: u16, fields: &Fields<'_>, directives: &OfResponse, date: u64
         Some(modified) if may_guess => (date.saturating_sub(modified) / HEURISTIC_PART).min(HEURISTIC_MAX),
         _ => 0,
     }
+}
+
+/// Returns true if a response has an explicit lifetime.
+pub(crate) fn is_explicit(fields: &Fields<'_>, directives: &OfResponse) -> bool {
+    directives.s_maxage.or(directives.max_age).is_some() || expires_applies(fields, directives)
 }
 
 /// Returns true if Expires applies: it is present, and no targeted field replaces it.
@@ -248,16 +237,6 @@ mod tests {
         {
             assert_eq!(times(200, &[("Age", age)], 5, 5).age_at(5), expected, "{age}");
         }
-    }
-
-    #[test]
-    fn negative_responses_get_the_configured_lifetime() {
-        let of = |status, lines: &[(&'static str, &'static str)]| {
-            let (fields, all) = (fields(lines), times(status, lines, DATE, DATE));
-            all.with_negative(status, &fields, &OfResponse::of(&fields), 9).lifetime
-        };
-        assert_eq!((of(404, &[]), of(410, &[]), of(200, &[]), of(500, &[])), (9, 9, 0, 0));
-        assert_eq!((of(404, &[("Cache-Control", "max-age=2")]), of(404, &[("Expires", "0")])), (2, 0));
     }
 
     #[test]

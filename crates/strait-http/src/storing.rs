@@ -83,6 +83,8 @@ pub struct StorableRequest<'a, 'b> {
     pub directives: OfRequest,
     /// True if the request to the origin has a Range.
     pub is_range: bool,
+    /// True if it has a cookie that is not part of the key.
+    pub has_other_cookie: bool,
 }
 
 /// Checks that a response may be stored.
@@ -125,7 +127,7 @@ pub fn may_store(
     refuse(!is_explicit && !is_heuristic, NotStored::NotCacheable)?;
     // Pages for a logged-in user often have neither Cache-Control nor Vary. nginx stores nothing
     // without an explicit lifetime, Varnish nothing for a request with Cookie.
-    refuse(!is_explicit && request.fields.has("cookie"), NotStored::Cookie)
+    refuse(!is_explicit && request.has_other_cookie, NotStored::Cookie)
 }
 
 impl Policy {
@@ -196,8 +198,9 @@ mod tests {
     ) -> Result<(), NotStored> {
         let (request, response) = (lines(request), lines(response));
         let is_range = request.has("range");
-        let storable =
-            StorableRequest { method, fields: &request, directives: OfRequest::of(&request), is_range };
+        let has_other_cookie = request.has("cookie");
+        let directives = OfRequest::of(&request);
+        let storable = StorableRequest { method, fields: &request, directives, is_range, has_other_cookie };
         may_store(&Policy::default(), &storable, status, &response, &OfResponse::of(&response))
     }
 
@@ -259,6 +262,7 @@ mod tests {
             fields: &request,
             directives: OfRequest::default(),
             is_range: false,
+            has_other_cookie: false,
         };
         let policy = Policy { errors: (400..600).collect(), set_cookie: false };
         let may = |status| may_store(&policy, &storable, status, &response, &OfResponse::of(&response));
@@ -298,6 +302,7 @@ mod tests {
                 fields: &request,
                 directives: OfRequest::default(),
                 is_range: false,
+                has_other_cookie: false,
             };
             let own = OfResponse::of(&response);
             assert_eq!(

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::chunked::is_token;
+use crate::cookies::{self, KEY_PREFIX};
 use crate::fields::{Fields, lower, split_list};
 use crate::poisoning;
 
@@ -24,7 +25,8 @@ pub struct Variant(String);
 impl Variant {
     /// Variant of a request for a response with the given Vary; `None` if the response varies on
     /// everything or on too many fields. The fields in `keys`, in lower case, are part of every
-    /// key: a request without one has another variant than a request with it.
+    /// key: a request without one has another variant than a request with it. `cookie/NAME` is the
+    /// cookie of that name.
     pub fn of(vary: &Fields<'_>, request: &Fields<'_>, keys: &[String]) -> Option<Self> {
         Self::with(vary, request, keys, None)
     }
@@ -117,7 +119,8 @@ pub fn is_of_range(variant: &str) -> bool {
 /// Returns true if a text of [`Variant`] names a field that identifies a user: the response is not
 /// the same for all clients.
 pub fn is_of_user(variant: &str) -> bool {
-    ["authorization", "cookie"].into_iter().any(|name| names(variant, name))
+    let is_of_user = |name: &str| matches!(name, "authorization" | "cookie") || name.starts_with(KEY_PREFIX);
+    lines(variant).any(|(name, _)| is_of_user(name))
 }
 
 /// Returns true if a text of [`Variant`] is for requests without any key field: neither a built-in
@@ -180,6 +183,11 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
 fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
     let mut value = SmallVec::new();
     let name = if name == OF_RANGE { "range" } else { name };
+    if let Some(cookie) = name.strip_prefix(KEY_PREFIX) {
+        let all = || cookies::pairs(request).filter(|pair| cookies::may_be(pair, cookie));
+        push_joined(&mut value, all(), b"; ");
+        return all().next().map(|_| value);
+    }
     match name {
         "forwarded" => value.extend_from_slice(poisoning::forwarded(request).as_bytes()),
         "accept" | "accept-charset" | "accept-encoding" | "accept-language"
@@ -187,14 +195,18 @@ fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
         {
             push_preferences(&mut value, name, request);
         }
-        _ => {
-            for (index, field) in request.all(name).enumerate() {
-                value.extend_from_slice(if index > 0 { b", " } else { b"" });
-                value.extend(field.value.escape_ascii());
-            }
-        }
+        // Lines of cookies are joined like that on the way to the origin.
+        "cookie" => push_joined(&mut value, request.all(name).map(|field| field.value), b"; "),
+        _ => push_joined(&mut value, request.all(name).map(|field| field.value), b", "),
     }
     (!value.is_empty() || request.has(name)).then_some(value)
+}
+
+fn push_joined<'b>(value: &mut SmallVec<[u8; 128]>, parts: impl Iterator<Item = &'b [u8]>, separator: &[u8]) {
+    for (index, part) in parts.enumerate() {
+        value.extend_from_slice(if index > 0 { separator } else { b"" });
+        value.extend(part.escape_ascii());
+    }
 }
 
 /// Returns true if a line is a list of words with parameters, and has spaces only next to commas,
@@ -295,6 +307,22 @@ mod tests {
         // Keys do not count towards the limit of names in Vary.
         let many = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p";
         assert!(keyed_by(many, &["x-tenant"], with).contains("x-tenant:a"));
+    }
+
+    #[test]
+    fn cookie_is_a_key_by_its_name() {
+        let of = |cookie: &'static str| keyed_by("", &["cookie/lang"], &[("Cookie", cookie)]);
+        assert_eq!(of("a=1; lang=de; b=2"), "cookie/lang:lang=de\n");
+        assert_eq!(keyed_by("", &["cookie/lang"], &[]), "cookie/lang\n");
+        assert_eq!((&*of("a=1"), of("lang=de")), ("cookie/lang\n", of("x=y; lang=de")));
+        // The origin could read the first one, or the last.
+        assert_eq!(of("lang=de; Lang=fr"), "cookie/lang:lang=de; Lang=fr\n");
+        let request = fields(&[("cookie", "b=1; lang=de")]);
+        assert!(matches_variant(&request, &of("lang=de")) && !matches_variant(&request, &of("lang=fr")));
+        assert!(!matches_variant(&request, &of("")) && is_of_user(&of("")) && !is_of_user("accept\n"));
+        // Two lines of cookies reach the origin as one.
+        let one = keyed_by("cookie", &[], &[("Cookie", "a=1; b=2")]);
+        assert_eq!(one, keyed_by("cookie", &[], &[("Cookie", "a=1"), ("cookie", "b=2")]));
     }
 
     #[test]

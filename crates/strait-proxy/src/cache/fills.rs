@@ -189,6 +189,7 @@ mod tests {
     use crate::cache::forms::Forms;
     use crate::cache::meta::Meta;
     use crate::cache::object::Body;
+    use strait_http::lifetimes::Lifetimes;
 
     const LENGTH: u64 = 100 * REQUEST_BYTES;
 
@@ -202,6 +203,7 @@ mod tests {
             age: 0,
             expired: None,
             forms: Forms::default(),
+            lifetimes: Lifetimes::default(),
             first: 0,
             length,
             variant: "",

@@ -245,6 +245,7 @@ impl Local {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+    use strait_http::lifetimes::Lifetimes;
 
     use super::*;
     use crate::cache::forms::Forms;
@@ -287,6 +288,7 @@ mod tests {
             age: 0,
             expired: None,
             forms: Forms::default(),
+            lifetimes: Lifetimes::default(),
             first: 0,
             length: Some(1),
             variant: "",

@@ -225,6 +225,7 @@ impl MemoryCache {
 #[cfg(test)]
 mod tests {
     use std::sync::Weak;
+    use strait_http::lifetimes::Lifetimes;
 
     use strait_http::fields::Field;
     use strait_store::Store;
@@ -248,6 +249,7 @@ mod tests {
             age: 0,
             expired: None,
             forms: Forms::default(),
+            lifetimes: Lifetimes::default(),
             first: 0,
             length,
             variant,
@@ -380,6 +382,7 @@ mod tests {
             age: 0,
             expired: None,
             forms: Forms::default(),
+            lifetimes: Lifetimes::default(),
             first: 0,
             length: Some(1),
             variant: "",

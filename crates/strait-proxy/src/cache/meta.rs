@@ -1,6 +1,8 @@
 //! Metadata of a record in the store: the response's head and times. `docs/internals/proxy.md`
 //! draws the format.
 
+use strait_http::lifetimes::Lifetimes;
+
 use crate::cache::forms::Forms;
 
 /// Version of the format and of the rules for storing; records of other versions are not read.
@@ -14,8 +16,14 @@ const EXPIRED: u8 = 3;
 /// the lengths of the forms follow. An earlier program does not read it: it would take the forms
 /// for a part of the body.
 const CODED: u8 = 4;
-/// Value for an unknown length, and for no mark.
+/// Version of a record with lifetimes of the operator: the time of the mark, the lengths of the
+/// forms, and the lifetimes follow. An earlier program does not read it: it would use those of the
+/// origin.
+const RULED: u8 = 5;
+/// Value for an unknown length, for no mark, and for no lifetime of the operator.
 const UNKNOWN: u64 = u64::MAX;
+/// Bytes of the lifetimes: three numbers, and a byte that is 1 if they override the origin's.
+const LIFETIMES_BYTES: usize = 3 * 8 + 1;
 /// Bytes between the version, or the time of the mark, and the variant.
 const FIXED_BYTES: usize = 5 * 8 + 4;
 
@@ -30,6 +38,8 @@ pub(crate) struct Meta<'b> {
     pub(crate) expired: Option<u64>,
     /// Coded forms behind the body.
     pub(crate) forms: Forms,
+    /// Lifetimes of the operator.
+    pub(crate) lifetimes: Lifetimes,
     /// First byte of the representation that the body has.
     pub(crate) first: u64,
     /// Length of the representation, if known.
@@ -42,7 +52,7 @@ pub(crate) struct Meta<'b> {
 
 impl<'b> Meta<'b> {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let fixed = 1 + 8 + Forms::BYTES + FIXED_BYTES;
+        let fixed = 1 + 8 + Forms::BYTES + LIFETIMES_BYTES + FIXED_BYTES;
         let mut bytes = Vec::with_capacity(fixed + self.variant.len() + self.head.len());
         self.write(&mut bytes);
         bytes
@@ -51,10 +61,13 @@ impl<'b> Meta<'b> {
     /// Appends the encoded metadata.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
         match self.expired {
-            expired if !self.forms.are_none() => {
-                bytes.push(CODED);
+            expired if !self.forms.are_none() || !self.lifetimes.are_none() => {
+                bytes.push(if self.lifetimes.are_none() { CODED } else { RULED });
                 bytes.extend_from_slice(&expired.unwrap_or(UNKNOWN).to_le_bytes());
                 bytes.extend_from_slice(&self.forms.encode());
+                if !self.lifetimes.are_none() {
+                    bytes.extend_from_slice(&encode(self.lifetimes));
+                }
             }
             None => bytes.push(VERSION),
             Some(time) => {
@@ -74,17 +87,21 @@ impl<'b> Meta<'b> {
     /// Decodes metadata; `None` if the bytes are invalid.
     pub(crate) fn decode(bytes: &'b [u8]) -> Option<Self> {
         let (version, rest) = bytes.split_first()?;
+        let mut lifetimes = Lifetimes::default();
         let (expired, forms, rest) = match *version {
             VERSION => (None, Forms::default(), rest),
             EXPIRED => {
                 let (time, rest) = rest.split_first_chunk()?;
                 (Some(u64::from_le_bytes(*time)), Forms::default(), rest)
             }
-            CODED => {
+            CODED | RULED => {
                 let (time, rest) = rest.split_first_chunk()?;
-                let (forms, rest) = rest.split_first_chunk()?;
-                let time = u64::from_le_bytes(*time);
-                (Some(time).filter(|time| *time != UNKNOWN), Forms::decode(*forms), rest)
+                let (forms, mut rest) = rest.split_first_chunk()?;
+                if *version == RULED {
+                    let (encoded, behind) = rest.split_first_chunk()?;
+                    (lifetimes, rest) = (decode(*encoded), behind);
+                }
+                (known(*time), Forms::decode(*forms), rest)
             }
             _ => return None,
         };
@@ -101,12 +118,38 @@ impl<'b> Meta<'b> {
             age: number(2)?,
             expired,
             forms,
+            lifetimes,
             first: number(3)?,
             length: number(4).filter(|length| *length != UNKNOWN),
             variant: std::str::from_utf8(variant).ok()?,
             head,
         })
     }
+}
+
+fn encode(lifetimes: Lifetimes) -> [u8; LIFETIMES_BYTES] {
+    let Lifetimes { fresh, stale_while_revalidate, stale_if_error, is_overriding } = lifetimes;
+    let mut bytes = [0; LIFETIMES_BYTES];
+    for (index, number) in [fresh, stale_while_revalidate, stale_if_error].into_iter().enumerate() {
+        bytes[8 * index..8 * index + 8].copy_from_slice(&number.unwrap_or(UNKNOWN).to_le_bytes());
+    }
+    bytes[LIFETIMES_BYTES - 1] = is_overriding.into();
+    bytes
+}
+
+fn decode(bytes: [u8; LIFETIMES_BYTES]) -> Lifetimes {
+    let [fresh @ .., _] = bytes;
+    let number = |index: usize| fresh[8 * index..8 * index + 8].try_into().ok().and_then(known);
+    Lifetimes {
+        fresh: number(0),
+        stale_while_revalidate: number(1),
+        stale_if_error: number(2),
+        is_overriding: bytes[LIFETIMES_BYTES - 1] == 1,
+    }
+}
+
+fn known(bytes: [u8; 8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes)).filter(|number| *number != UNKNOWN)
 }
 
 #[cfg(test)]
@@ -122,6 +165,7 @@ mod tests {
             age: 3,
             expired: None,
             forms: Forms::default(),
+            lifetimes: Lifetimes::default(),
             first: 4,
             length: None,
             variant: "accept:a\n",
@@ -139,11 +183,25 @@ mod tests {
             assert_eq!(Meta::decode(&coded.encode()), Some(coded));
             assert_eq!((coded.encode()[0], Meta::decode(&coded.encode()[..20])), (4, None));
         }
+        for lifetimes in [
+            Lifetimes { fresh: Some(0), ..Lifetimes::default() },
+            Lifetimes {
+                stale_while_revalidate: Some(1),
+                stale_if_error: Some(2),
+                fresh: Some(3),
+                is_overriding: true,
+            },
+        ] {
+            for ruled in [Meta { lifetimes, ..meta }, Meta { forms, lifetimes, ..marked }] {
+                assert_eq!(Meta::decode(&ruled.encode()), Some(ruled));
+                assert_eq!((ruled.encode()[0], Meta::decode(&ruled.encode()[..40])), (5, None));
+            }
+        }
         assert_eq!((bytes[0], marked.encode()[0]), (2, 3), "programs before the mark do not read it");
         for short in [&bytes[..FIXED_BYTES + 3], &marked.encode()[..8], &[]] {
             assert_eq!(Meta::decode(short), None);
         }
-        for version in [1, CODED + 1] {
+        for version in [1, RULED + 1] {
             assert_eq!(Meta::decode(&[&[version], &bytes[1..]].concat()), None, "{version}");
         }
     }

@@ -13,6 +13,7 @@ use strait_http::coding::Coding;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head;
+use strait_http::lifetimes::Lifetimes;
 use strait_http::partial::may_combine;
 use strait_http::storing::Policy;
 use strait_http::vary::{
@@ -50,6 +51,8 @@ pub(crate) struct Object {
     fields_at: usize,
     pub(crate) times: Times,
     pub(crate) directives: OfResponse,
+    /// Lifetimes of the operator, which times and directives have.
+    lifetimes: Lifetimes,
     /// True if it has a Set-Cookie.
     sets_cookie: bool,
     /// Request's values of the fields with which it varies.
@@ -173,10 +176,11 @@ impl Object {
         meta: &Meta<'_>,
         status: u16,
         fields: &Fields<'_>,
-        directives: OfResponse,
+        mut directives: OfResponse,
         body: Body,
     ) -> Self {
-        let times = Times::of(status, fields, &directives, meta.requested, meta.received);
+        let mut times = Times::of(status, fields, &directives, meta.requested, meta.received);
+        meta.lifetimes.apply(&mut times, &mut directives);
         let is_codable = status == 200
             && !is_of_range(meta.variant)
             && !is_of_user(meta.variant)
@@ -191,6 +195,7 @@ impl Object {
             fields_at: meta.head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
             times: Times { age: meta.age, expired: meta.expired, ..times },
             directives,
+            lifetimes: meta.lifetimes,
             sets_cookie: fields.has("set-cookie"),
             // The empty default takes no memory.
             variant: if meta.variant.is_empty() { Arc::default() } else { meta.variant.into() },
@@ -238,15 +243,6 @@ impl Object {
     /// Returns true if it may have coded forms.
     pub(crate) fn is_codable(&self) -> bool {
         self.is_codable
-    }
-
-    /// Sets the freshness lifetime of a 404 or 410 without an explicit one; 0: no change.
-    pub(crate) fn with_negative(mut self, seconds: u64) -> Self {
-        if seconds > 0 && matches!(self.status, 404 | 410) {
-            let times = self.times.with_negative(self.status, &self.fields(), &self.directives, seconds);
-            self.times = times;
-        }
-        self
     }
 
     /// Returns the response with another place of its body.
@@ -305,6 +301,7 @@ impl Object {
             age: self.times.age,
             expired: self.times.expired,
             forms: self.forms,
+            lifetimes: self.lifetimes,
             first,
             length: self.length,
             variant: &self.variant,

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use strait_http::cache_control::OfRequest;
+use strait_http::cache_control::{OfRequest, OfResponse};
 use strait_http::fields::Fields;
+use strait_http::lifetimes::Lifetimes;
 use strait_store::Stores;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
@@ -26,11 +27,12 @@ use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
 use crate::cache::removals::Heir;
 use crate::cache::scans::Scans;
+use crate::config::cache_rules::CacheRules;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_open, files_shared};
 use crate::config::settings::Settings;
-use crate::config::sites::Resource;
+use crate::config::sites::{Manner, Resource};
 use crate::config::trace::Trace;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
@@ -121,6 +123,8 @@ pub(crate) struct Worker {
     settings: Arc<Settings>,
     /// Request fields that are part of the key, for lookups as well as for stored responses.
     key_fields: KeyFields,
+    /// Cache policy of the route.
+    cache: Option<Arc<CacheRules>>,
     outputs: Outputs,
     local: Rc<Local>,
 }
@@ -194,7 +198,7 @@ impl Worker {
             lane,
         });
         let key_fields = settings.common_key_fields.clone();
-        Rc::new(Self { settings, key_fields, outputs, local })
+        Rc::new(Self { settings, key_fields, cache: None, outputs, local })
     }
 
     /// Returns the worker with other settings and outputs.
@@ -202,15 +206,19 @@ impl Worker {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
         self.dns.adopt(&settings.dns);
         let key_fields = settings.common_key_fields.clone();
-        Rc::new(Self { settings, key_fields, outputs, local: self.local.clone() })
+        Rc::new(Self { settings, key_fields, cache: None, outputs, local: self.local.clone() })
     }
 
-    /// Returns the worker for requests of a route, which may have key fields of its own.
-    pub(crate) fn keyed_by(self: &Rc<Self>, key_fields: Option<&KeyFields>) -> Rc<Self> {
-        let Some(key_fields) = key_fields else { return self.clone() };
+    /// Returns the worker for requests of a route, which may have key fields and a cache policy of
+    /// its own.
+    pub(crate) fn of_route(self: &Rc<Self>, manner: Manner<'_>) -> Rc<Self> {
+        let cache = manner.rules.and_then(|rules| rules.cache.clone());
+        if manner.key_fields.is_none() && cache.is_none() {
+            return self.clone();
+        }
         let (settings, outputs) = (self.settings.clone(), self.outputs.clone());
-        let key_fields = key_fields.clone();
-        Rc::new(Self { settings, key_fields, outputs, local: self.local.clone() })
+        let key_fields = manner.key_fields.unwrap_or(&self.key_fields).clone();
+        Rc::new(Self { settings, key_fields, cache, outputs, local: self.local.clone() })
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -219,6 +227,23 @@ impl Worker {
 
     pub(crate) fn key_fields(&self) -> &KeyFields {
         &self.key_fields
+    }
+
+    /// Returns the lifetimes that the policy gives a response.
+    pub(crate) fn lifetimes(
+        &self,
+        status: u16,
+        fields: &Fields<'_>,
+        directives: &OfResponse,
+        received: u64,
+    ) -> Lifetimes {
+        let policy = self.cache.as_ref().map_or(&self.settings.lifetimes, |cache| &cache.lifetimes);
+        policy.lifetimes(status, fields, directives, received)
+    }
+
+    /// Returns true if a request has a cookie that is not part of the key.
+    pub(crate) fn has_other_cookie(&self, request: &Fields<'_>) -> bool {
+        request.has("cookie") && self.cache.as_ref().is_none_or(|cache| cache.has_other_cookie(request))
     }
 
     /// Finds the response to a request, in memory or in the store.
@@ -238,7 +263,7 @@ impl Worker {
         match disk::find(store, &query, self.settings.memory_object) {
             Ok(Found { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.memory_body_max);
-                let object = Arc::new(found.with_negative(self.settings.negative));
+                let object = Arc::new(found);
                 // A response that came meanwhile may be more recent, or the object was removed.
                 let is_current = || generation.holds(key) && object.is_alive() && seen.is_all(store, hash);
                 // Another worker may add parts to an incomplete object.

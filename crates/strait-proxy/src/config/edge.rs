@@ -146,6 +146,40 @@ pub struct Route {
     pub auth_request: Option<Box<AuthRequest>>,
     /// Compression of stored responses. Default: none.
     pub compress: Option<Box<Compress>>,
+    /// Cache policy. Default: that of all routes.
+    pub cache: Option<Box<RouteCache>>,
+}
+
+/// Cache policy of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteCache {
+    /// Use the cache.
+    pub enabled: bool,
+    /// Freshness lifetime in seconds of a response without an explicit one.
+    pub ttl: Option<u64>,
+    /// Freshness lifetime in seconds of a 404 or 410 without an explicit one.
+    pub negative: Option<u64>,
+    /// `stale-while-revalidate` in seconds of a response without it.
+    pub stale_while_revalidate: Option<u64>,
+    /// `stale-if-error` in seconds of a response without it.
+    pub stale_if_error: Option<u64>,
+    /// Use these lifetimes in place of those of the origin.
+    pub r#override: bool,
+    /// Parameters of the query that are removed from requests.
+    pub ignore_query: Vec<String>,
+    /// Parameters of the query that alone are kept. Default: all.
+    pub keep_query: Option<Vec<String>>,
+    /// Sort the parameters of the query by their names.
+    pub sort_query: bool,
+    /// Cookies that are removed from requests.
+    pub ignore_cookies: Vec<String>,
+    /// Cookies with which a request bypasses the cache.
+    pub bypass_cookies: Vec<String>,
+    /// Cookies that are part of the key.
+    pub key_cookies: Vec<String>,
+    /// Request fields that are part of the key.
+    pub key_fields: Vec<String>,
 }
 
 /// Request that asks a server if a client's request is allowed.
@@ -307,6 +341,26 @@ impl Default for Compress {
             ]),
             min_bytes: 1024,
             level: Level::default(),
+        }
+    }
+}
+
+impl Default for RouteCache {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            ttl: None,
+            negative: None,
+            stale_while_revalidate: None,
+            stale_if_error: None,
+            r#override: false,
+            ignore_query: Vec::new(),
+            keep_query: None,
+            sort_query: false,
+            ignore_cookies: Vec::new(),
+            bypass_cookies: Vec::new(),
+            key_cookies: Vec::new(),
+            key_fields: Vec::new(),
         }
     }
 }

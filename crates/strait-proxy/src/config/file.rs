@@ -182,6 +182,9 @@ pub struct Cache {
     pub scrub_every: u64,
     /// Hits that compare a long body with its checksum before it is sent.
     pub check_hits: CheckHits,
+    /// Maximum in seconds of the lifetime of a response without an explicit one, which is a tenth
+    /// of its age. Default: two minutes for a reverse proxy, a day for a forward proxy.
+    pub heuristic_max: Option<u64>,
     /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the heuristic of
     /// other responses.
     pub negative: u64,
@@ -460,6 +463,7 @@ impl Default for Cache {
             scrub: ByteSize::mib(32),
             scrub_every: 604_800,
             check_hits: CheckHits::First,
+            heuristic_max: None,
             negative: 0,
             store_errors: vec![404, 410, 414],
             store_set_cookie: false,

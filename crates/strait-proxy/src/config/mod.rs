@@ -5,6 +5,7 @@
 pub(crate) mod access;
 pub(crate) mod auth;
 pub(crate) mod balance;
+pub(crate) mod cache_rules;
 pub(crate) mod certificates;
 pub(crate) mod check;
 pub(crate) mod compress;

@@ -7,11 +7,13 @@
 
 use std::sync::Arc;
 
+use strait_http::cookies;
 use strait_http::fields::Field;
 use strait_http::head::Request;
 use strait_http::rules::is_same_for_programs;
 
 use crate::config::auth::BasicAuth;
+use crate::config::cache_rules::{CacheRules, Names};
 use crate::config::compress::Compression;
 use crate::config::path_regex::PathRegex;
 use crate::config::pool::ServerPool;
@@ -26,12 +28,28 @@ pub(crate) struct Rules {
     pub(crate) rewrite: Option<Rewrite>,
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
+    pub(crate) cache: Option<Arc<CacheRules>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<Arc<BasicAuth>>,
     pub(crate) auth_request: Option<AuthRequest>,
     /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
     /// response to a request under other rules must not answer.
     pub(crate) key: Option<Box<str>>,
+}
+
+impl Rules {
+    /// Returns true if there are any.
+    pub(crate) fn are_any(&self) -> bool {
+        let Self { conditions, rewrite, request, response, cache, rate, auth, auth_request, key: _ } = self;
+        !conditions.are_none()
+            || rewrite.is_some()
+            || request.is_some()
+            || response.is_some()
+            || cache.is_some()
+            || rate.is_some()
+            || auth.is_some()
+            || auth_request.is_some()
+    }
 }
 
 /// Request that asks a server if a client's request is allowed.
@@ -63,6 +81,8 @@ pub(crate) struct Conditions {
 pub(crate) struct RequestRules {
     /// Fields of clients that are dropped: those that are removed or set.
     pub(crate) dropped: Vec<Box<str>>,
+    /// Cookies of clients that are dropped.
+    pub(crate) dropped_cookies: Names,
     pub(crate) lines: Vec<(Box<str>, Box<str>)>,
     /// Host for the origin. The cache key keeps that of the client.
     pub(crate) host: Option<Box<str>>,
@@ -140,6 +160,9 @@ impl RequestRules {
     /// Changes a client's request into the one that cache and origin see.
     pub(crate) fn apply<'b>(&'b self, request: &mut Request<'b>) {
         request.fields.remove(|name| self.drops(name));
+        if !self.dropped_cookies.are_none() {
+            cookies::remove(&mut request.fields, |name| self.dropped_cookies.have(name));
+        }
         for (name, value) in &self.lines {
             request.fields.push(Field { name, value: value.as_bytes() });
         }
@@ -210,7 +233,7 @@ mod tests {
         let rules = RequestRules {
             dropped: boxed(&["x-user", "cookie"]),
             lines: vec![("X-User".into(), "edge".into())],
-            host: None,
+            ..RequestRules::default()
         };
         let bytes =
             b"GET / HTTP/1.1\r\nHost: a\r\nX_User: evil\r\nx-USER: evil\r\nCookie: a\r\nX-Users: b\r\n\r\n";

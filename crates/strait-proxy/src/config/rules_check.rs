@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use strait_http::chunked::is_token;
 use strait_http::forwarded::Policy;
+use strait_http::lifetimes::LifetimePolicy;
 use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
 use crate::config::auth::{BasicAuth, UserFiles};
+use crate::config::cache_rules::{self, CacheRules, Names};
 use crate::config::compress::Compression;
-use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route};
+use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route, RouteCache};
 use crate::config::path_regex::PathRegex;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
@@ -26,16 +28,25 @@ const VALUE_BYTES_MAX: usize = 4096;
 /// Maximum length in bytes of the name of a field.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
 
+/// Policies of all routes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Policies {
+    /// For the forwarding fields.
+    pub(crate) forwarded: Policy,
+    /// For lifetimes.
+    pub(crate) lifetimes: LifetimePolicy,
+}
+
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
 /// `files` has the files of users that were read for other routes.
 pub(crate) fn rules(
     route: &Route,
     name: &RouteName,
-    policy: Policy,
+    policies: &Policies,
     before: &Guards,
     files: &mut UserFiles,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
-    let (key, mut problems) = (&name.position, Vec::new());
+    let (key, policy, mut problems) = (&name.position, policies.forwarded, Vec::new());
     let conditions = conditions(route, policy).unwrap_or_else(|why| {
         problems.push(format!("{key}.{why}"));
         Conditions::default()
@@ -77,6 +88,10 @@ pub(crate) fn rules(
             rules.request = Some(Arc::new(request));
         }
     }
+    if let Some(cache) = &route.cache {
+        let added = add_cache(&mut rules, cache, route, &policies.lifetimes);
+        problems.extend(added.err().map(|why| format!("{key}.cache{why}")));
+    }
     if let Some(compress) = &route.compress {
         problems
             .extend(add_compression(&mut rules, compress, route).map(|why| format!("{key}.compress{why}")));
@@ -86,14 +101,28 @@ pub(crate) fn rules(
     }
     let text = key_text(&rules, route);
     rules.key = (!text.is_empty()).then(|| hash(&text));
-    let has_any = !rules.conditions.are_none()
-        || rules.rewrite.is_some()
-        || rules.request.is_some()
-        || rules.response.is_some()
-        || rules.rate.is_some()
-        || rules.auth.is_some()
-        || route.auth_request.is_some();
-    Ok(has_any.then(|| Box::new(rules)))
+    let are_needed = rules.are_any() || route.auth_request.is_some();
+    Ok(are_needed.then(|| Box::new(rules)))
+}
+
+/// Adds the cache policy of a route to its rules, or returns the reason why it is wrong, after its
+/// key.
+fn add_cache(
+    rules: &mut Rules,
+    cache: &RouteCache,
+    route: &Route,
+    base: &LifetimePolicy,
+) -> Result<(), String> {
+    if route.pool.is_none() {
+        return Err(": only responses of a pool are stored; remove it".to_owned());
+    }
+    rules.cache = Some(Arc::new(CacheRules::new(cache, base)?));
+    let dropped_cookies = cache_rules::ignored_cookies(cache)?;
+    if !dropped_cookies.are_none() {
+        let request = rules.request.as_deref().cloned().unwrap_or_default();
+        rules.request = Some(Arc::new(RequestRules { dropped_cookies, ..request }));
+    }
+    Ok(())
 }
 
 /// Adds the compression of a route to its rules for responses, or returns the reason why it is
@@ -203,8 +232,9 @@ fn key_text(rules: &Rules, route: &Route) -> String {
         let value = value.as_deref().unwrap_or("*");
         text.extend(["has ", name, ": ", value, "\n"]);
     }
-    if let Some(RequestRules { dropped, lines, host }) = rules.request.as_deref() {
+    if let Some(RequestRules { dropped, dropped_cookies, lines, host }) = rules.request.as_deref() {
         text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
+        text.extend(dropped_cookies.iter().flat_map(|name| ["drop cookie ", name, "\n"]));
         text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));
         text.extend(host.iter().flat_map(|host| ["host ", host, "\n"]));
     }
@@ -280,6 +310,7 @@ fn request(headers: &Headers) -> RequestRules {
     let host = headers.set.iter().find(|(name, _)| is_host(name));
     RequestRules {
         dropped: dropped(headers),
+        dropped_cookies: Names::default(),
         lines: set
             .chain(&headers.add)
             .map(|(name, value)| (name.as_str().into(), value.as_str().into()))

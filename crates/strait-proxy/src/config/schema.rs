@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Methods,
     Codings,
     MediaTypes,
+    /// Names of parameters or cookies.
+    Names,
     OneOf(&'static [&'static str]),
     /// Share from 0 to 1.
     Share,
@@ -64,6 +66,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("cache.scrub", Kind::Size),
     ("cache.scrub_every", Kind::Number(1, 366 * DAY)),
     ("cache.check_hits", Kind::OneOf(&["off", "first", "always"])),
+    ("cache.heuristic_max", Kind::Seconds),
     ("cache.negative", Kind::Number(0, u64::MAX)),
     ("cache.store_errors", Kind::Statuses),
     ("cache.store_set_cookie", Kind::Bool),
@@ -269,7 +272,8 @@ impl Kind {
             | Self::Fields
             | Self::Methods
             | Self::Codings
-            | Self::MediaTypes => strings(|_| true),
+            | Self::MediaTypes
+            | Self::Names => strings(|_| true),
             Self::Ports => {
                 value.as_array().is_some_and(|ports| ports.iter().all(|port| within(port, 1, 65_535)))
             }
@@ -330,6 +334,7 @@ impl Kind {
                 "expected a list of media types, for example [\"text/*\", \"application/json\"]"
             }
             Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
+            Self::Names => "expected a list of names, for example [\"utm_*\", \"id\"]",
             Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
             Self::Share => "expected a share from 0 to 1, for example 0.01",
             Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",

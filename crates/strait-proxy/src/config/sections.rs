@@ -6,6 +6,9 @@ use toml::Value;
 use crate::config::compress::BODY_BYTES_MAX;
 use crate::config::schema::{Kind, hint};
 
+/// Maximum of lifetimes, in seconds: a year.
+const SECONDS_MAX: u64 = 366 * 86_400;
+
 /// Names of these sections.
 pub(crate) const NAMES: [&str; 3] = ["pool", "site", "site.route"];
 
@@ -70,6 +73,23 @@ const ROUTE: &[(&str, Key)] = &[
     ("auth", Key::Section(AUTH)),
     ("auth_request", Key::Section(AUTH_REQUEST)),
     ("compress", Key::Section(COMPRESS)),
+    ("cache", Key::Section(CACHE)),
+];
+
+const CACHE: &[(&str, Key)] = &[
+    ("enabled", Key::Value(Kind::Bool)),
+    ("ttl", Key::Value(Kind::Number(1, SECONDS_MAX))),
+    ("negative", Key::Value(Kind::Number(1, SECONDS_MAX))),
+    ("stale_while_revalidate", Key::Value(Kind::Number(0, SECONDS_MAX))),
+    ("stale_if_error", Key::Value(Kind::Number(0, SECONDS_MAX))),
+    ("override", Key::Value(Kind::Bool)),
+    ("ignore_query", Key::Value(Kind::Names)),
+    ("keep_query", Key::Value(Kind::Names)),
+    ("sort_query", Key::Value(Kind::Bool)),
+    ("ignore_cookies", Key::Value(Kind::Names)),
+    ("bypass_cookies", Key::Value(Kind::Names)),
+    ("key_cookies", Key::Value(Kind::Names)),
+    ("key_fields", Key::Value(Kind::Fields)),
 ];
 
 const AUTH_REQUEST: &[(&str, Key)] = &[("pool", Key::Value(Kind::Text)), ("path", Key::Value(Kind::Text))];
@@ -166,7 +186,7 @@ mod tests {
     #[test]
     fn the_default_file_has_every_key() {
         for (name, _) in
-            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE, AUTH].into_iter().flatten()
+            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE, AUTH, CACHE].into_iter().flatten()
         {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),

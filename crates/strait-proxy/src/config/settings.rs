@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use strait_http::forwarded::Policy;
+use strait_http::lifetimes::LifetimePolicy;
 use strait_http::storing;
 use strait_http::target::{Host, Scheme, Uri};
 
@@ -14,11 +15,14 @@ use crate::config::access::{Access, Admin};
 use crate::config::check;
 use crate::config::dns::Dns;
 use crate::config::error::{Error, Result};
-use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Http2, Timeouts, Transfer};
+use crate::config::file::{
+    Abandoned, Cache, CheckHits, Config, Format, Forwarded, Http2, Timeouts, Transfer,
+};
 use crate::config::keys::{self, KeyFields};
 use crate::config::limits::{
     self, BUFFER_BYTES, BackgroundLimits, GateLimits, ServerLimits, connections_max,
 };
+use crate::config::rules_check::Policies;
 use crate::config::server::Server;
 use crate::config::site_check;
 use crate::config::sites::Sites;
@@ -60,9 +64,8 @@ pub(crate) struct Settings {
     pub(crate) memory_body_max: usize,
     pub(crate) object_max: u64,
     pub(crate) check_hits: CheckHits,
-    /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the usual
-    /// heuristic.
-    pub(crate) negative: u64,
+    /// Policy for lifetimes of responses, except for routes with one of their own.
+    pub(crate) lifetimes: LifetimePolicy,
     /// Rules for storing responses.
     pub(crate) storing: storing::Policy,
     /// Request fields that are part of every key. Those of a request are `Worker::key_fields`.
@@ -176,7 +179,9 @@ impl Settings {
         check::refused(&check::bounds(config))?;
         let key_fields = keys::key_fields(&config.cache)?;
         let before_sites = before.and_then(|before| before.sites.as_ref());
-        let sites = site_check::sites(config, forwarded(config), &key_fields, before_sites)?;
+        let lifetimes = lifetimes(config);
+        let policies = Policies { forwarded: forwarded(config), lifetimes };
+        let sites = site_check::sites(config, policies, &key_fields, before_sites)?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
@@ -203,7 +208,7 @@ impl Settings {
             memory_body_max: memory_body_max(config),
             object_max: config.cache.object.as_u64(),
             check_hits: config.cache.check_hits,
-            negative: config.cache.negative,
+            lifetimes,
             storing: storing(config)?,
             common_key_fields: key_fields,
             bypass_fields: keys::bypass_fields(&config.cache, forwarded(config))?,
@@ -254,6 +259,9 @@ fn key_ends(sites: Option<&Sites>, before: Option<&Settings>) -> Vec<Box<str>> {
 
 /// Default name.
 const NAME: &str = "strait";
+/// Default of the maximum of heuristic lifetimes of a reverse proxy, in seconds: its operator
+/// changes files and expects clients to see that.
+const HEURISTIC_MAX_REVERSE: u64 = 120;
 
 /// Returns the proxy's name, and its name in Via.
 fn names(config: &Config) -> Result<(String, ViaName)> {
@@ -304,6 +312,16 @@ fn forwarded(config: &Config) -> Policy {
         Some(Forwarded::Replace) => Policy::Replace,
         None if config.is_reverse() => Policy::Replace,
         Some(Forwarded::Off) | None => Policy::Off,
+    }
+}
+
+fn lifetimes(config: &Config) -> LifetimePolicy {
+    let Cache { negative, heuristic_max, .. } = config.cache;
+    let default = if config.is_reverse() { HEURISTIC_MAX_REVERSE } else { u64::MAX };
+    LifetimePolicy {
+        negative: (negative > 0).then_some(negative),
+        heuristic_max: heuristic_max.unwrap_or(default),
+        ..LifetimePolicy::default()
     }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use strait_http::forwarded::Policy;
 use strait_http::target::{Authority, Uri};
 
 use crate::config::auth::UserFiles;
@@ -19,7 +18,7 @@ use crate::config::pool::{SERVERS_MAX, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::route_name::RouteName;
 use crate::config::rules::{AuthRequest, Guards};
-use crate::config::rules_check::{rules, why_no_fields, why_no_value};
+use crate::config::rules_check::{Policies, rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
 use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
@@ -38,7 +37,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// forward proxy.
 pub(crate) fn sites(
     config: &Config,
-    policy: Policy,
+    policies: Policies,
     key_fields: &KeyFields,
     before: Option<&Sites>,
 ) -> Result<Option<Sites>> {
@@ -53,7 +52,7 @@ pub(crate) fn sites(
         None if !has_sites => Ok(None),
         None => {
             let earlier = before.map(Sites::guards).unwrap_or_default();
-            let mut table = Table { policy, earlier, ..Table::default() };
+            let mut table = Table { policies, earlier, ..Table::default() };
             table.pools(&config.pool, before);
             table.sites(&config.site);
             table.key_fields(key_fields);
@@ -71,8 +70,7 @@ struct Table {
     /// Pools that a route names.
     used: BTreeSet<String>,
     problems: Vec<String>,
-    /// Policy for the forwarding fields.
-    policy: Policy,
+    policies: Policies,
     /// Limits and users before a reload.
     earlier: Guards,
     user_files: UserFiles,
@@ -190,7 +188,7 @@ impl Table {
 
     fn route(&mut self, name: &RouteName, route: &edge::Route, routes: &mut Prefixes<usize>) {
         let key = &*name.position;
-        let rules = rules(route, name, self.policy, &self.earlier, &mut self.user_files);
+        let rules = rules(route, name, &self.policies, &self.earlier, &mut self.user_files);
         let mut rules = rules.unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
@@ -255,7 +253,8 @@ impl Table {
     }
 
     /// Makes the fields in the conditions of a path's routes key fields of all these routes: the
-    /// values have selected the route, or have not selected one before it.
+    /// values have selected the route, or have not selected one before it. The keys of a route's
+    /// cache policy are those of this route alone.
     fn key_fields(&mut self, of_all: &KeyFields) {
         let targets = &mut self.sites.targets;
         let later: BTreeSet<_> = targets.iter().filter_map(|route| route.next).collect();
@@ -264,15 +263,20 @@ impl Table {
             let chain: Vec<_> = std::iter::successors(Some(first), next).collect();
             let rules = chain.iter().filter_map(|at| targets.get(*at)?.rules.as_ref());
             let mut names: BTreeSet<_> = rules.flat_map(|rules| rules.conditions.key_fields()).collect();
-            if names.is_empty() {
-                continue;
-            }
+            let is_chosen = !names.is_empty();
             names.extend(of_all.iter().cloned());
-            let key_fields: KeyFields = names.into_iter().collect();
+            let of_path: KeyFields = names.iter().cloned().collect();
             for at in chain {
-                if let Some(route) = targets.get_mut(at) {
-                    route.key_fields = Some(key_fields.clone());
-                }
+                let Some(route) = targets.get_mut(at) else { continue };
+                let cache = route.rules.as_ref().and_then(|rules| rules.cache.as_ref());
+                let own = cache.map(|cache| &*cache.keys).filter(|own| !own.is_empty());
+                route.key_fields = match own {
+                    Some(own) => {
+                        let all: BTreeSet<_> = names.iter().chain(own).cloned().collect();
+                        Some(all.into_iter().collect())
+                    }
+                    None => is_chosen.then(|| of_path.clone()),
+                };
             }
         }
     }

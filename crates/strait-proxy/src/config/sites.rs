@@ -241,13 +241,18 @@ impl Sites {
         Ok((first.ok_or(NoTarget::Path)?, *is_https_only))
     }
 
-    /// Returns the paths to which the routes of a URI rewrite its path, whatever their conditions.
+    /// Returns the paths, with their queries, to which the routes of a URI change its path,
+    /// whatever their conditions.
     pub(crate) fn rewritten(&self, uri: &Uri<'_>) -> Vec<String> {
         let mut next = self.first(uri).ok().map(|(first, _)| first);
         let mut paths = Vec::new();
         while let Some(route) = next.and_then(|at| self.targets.get(at)) {
-            let rewrite = route.rules.as_ref().and_then(|rules| rules.rewrite.as_ref());
-            paths.extend(rewrite.and_then(|rewrite| rewrite.apply(uri.path)));
+            if let Some(rules) = &route.rules {
+                let path = rules.rewrite.as_ref().and_then(|rewrite| rewrite.apply(uri.path));
+                let query = rules.cache.as_ref().and_then(|cache| cache.query.as_ref());
+                paths.extend(query.and_then(|query| query.apply(path.as_deref().unwrap_or(uri.path))));
+                paths.extend(path);
+            }
             next = route.next;
         }
         paths

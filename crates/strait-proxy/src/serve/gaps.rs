@@ -177,7 +177,9 @@ impl GapRequest {
         let settings = self.worker.settings();
         let Some(request) = self.request() else { return false };
         let (fields, directives, own) = (&request.fields, self.directives, base.fields());
-        let storable = StorableRequest { method: request.method, fields, directives, is_range: true };
+        let has_other_cookie = self.worker.has_other_cookie(fields);
+        let storable =
+            StorableRequest { method: request.method, fields, directives, is_range: true, has_other_cookie };
         let store = self.worker.shared.store.as_ref();
         store.is_some_and(|store| store.find(self.hash).len() < PARTS_MAX)
             && !own.elements("accept-ranges").any(|unit| unit.eq_ignore_ascii_case("none"))

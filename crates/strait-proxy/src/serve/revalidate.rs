@@ -11,7 +11,7 @@ use strait_http::conditional::is_not_modified;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head::Request;
-use strait_http::storing::{NotStored, StorableRequest, may_store, storable_fields};
+use strait_http::storing::{NotStored, Policy, StorableRequest, may_store, storable_fields};
 use strait_http::update::{confirms, has_no_validator, has_strong_tag, head_confirms, updated};
 use strait_http::vary::Variant;
 
@@ -134,14 +134,7 @@ fn freshen(
     let policy = &worker.settings().storing;
     let own = stored.fields();
     let all = updated(&own, &response.fields);
-    // A cookie in a 304 is for this client alone, and so may be every other field, such as a CSRF
-    // token. Only lifetime and validators are for all clients.
-    let is_for_all = |field: &&Field<'_>| {
-        let is_neutral = FRESHNESS_FIELDS.into_iter().any(|name| field.name.eq_ignore_ascii_case(name));
-        is_neutral || policy.set_cookie || !response.fields.has("set-cookie")
-    };
-    let for_all: Fields<'_> = response.fields.iter().filter(is_for_all).copied().collect();
-    let fields = updated(&own, &for_all);
+    let fields = updated(&own, &for_all_clients(policy, &response.fields));
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let age = Times::of(stored.status, &response.fields, &directives, requested, received).age;
@@ -155,8 +148,17 @@ fn freshen(
     let variant_text = variant.as_ref().map_or("", Variant::text);
     // A purge after the request has marked a response that the 304 may not confirm any more.
     let expired = stored.times.expired_for(requested);
-    let meta =
-        Meta { requested, received, age, expired, variant: variant_text, head: &head, ..stored.meta(0) };
+    let lifetimes = worker.lifetimes(stored.status, &fields, &directives, received);
+    let meta = Meta {
+        requested,
+        received,
+        age,
+        expired,
+        lifetimes,
+        variant: variant_text,
+        head: &head,
+        ..stored.meta(0)
+    };
     let shown = |fresh: Arc<Object>| {
         let head = if all.has("set-cookie") { head_of(&all) } else { return fresh };
         let shown = Object::new(&stored.key, &Meta { head: &head, ..meta }, fresh.body.clone());
@@ -164,14 +166,20 @@ fn freshen(
     };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // Does not fail, because the fields of both heads were parsed before.
-    let Some(fresh) = fresh else { return stored.clone() };
-    let mut fresh = fresh.with_negative(worker.settings().negative);
+    let Some(mut fresh) = fresh else { return stored.clone() };
     if !stored.has_keyed_of(&request.fields) {
         // The stored response answers other requests than this one, which has another key field.
         return shown(Arc::new(fresh));
     }
-    let storable =
-        StorableRequest { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
+    let of_request = &request.fields;
+    let has_other_cookie = worker.has_other_cookie(of_request);
+    let storable = StorableRequest {
+        method: "GET",
+        fields: of_request,
+        directives: *wanted,
+        is_range: false,
+        has_other_cookie,
+    };
     match may_store(policy, &storable, stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
         // The 304 was for this client alone; the stored response stays.
@@ -192,6 +200,14 @@ fn freshen(
         worker.replace(hash, &fresh);
     }
     shown(fresh)
+}
+
+/// Returns the fields of a 304 that are for all clients. A cookie is for one client alone, and so may
+/// be every other field beside it, such as a CSRF token, but for lifetime and validators.
+fn for_all_clients<'b>(policy: &Policy, fields: &Fields<'b>) -> Fields<'b> {
+    let is_neutral = |name: &str| FRESHNESS_FIELDS.into_iter().any(|own| name.eq_ignore_ascii_case(own));
+    let are_all = policy.set_cookie || !fields.has("set-cookie");
+    fields.iter().filter(|field| are_all || is_neutral(field.name)).copied().collect()
 }
 
 /// Returns the variant of a response that a 304 with the fields `of_304` has updated to `fields`;

@@ -211,13 +211,18 @@ pub(crate) fn route<'b>(
         method if !is_answered_from_store(method) => {
             Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
         }
-        _ if body == BodyFraming::None && !bypasses(settings, request, rules) => Route::Cache(resource),
+        _ if body == BodyFraming::None
+            && !bypasses(settings, request, rules)
+            && is_cached(resource.manner, request, rules) =>
+        {
+            Route::Cache(resource)
+        }
         _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
 }
 
-/// Gives a resource the path of its rules; OPTIONS * has none. Returns the rules for fields, or the
-/// refusal of a request that evades them.
+/// Gives a resource the path and the query of its rules; OPTIONS * has none. Returns the rules for
+/// fields, or the refusal of a request that evades them.
 fn changed<'b>(
     resource: &mut Resource<'b>,
     rules: &'b Rules,
@@ -226,10 +231,17 @@ fn changed<'b>(
 ) -> Result<Option<&'b RequestRules>, Denial> {
     let refused = |why| Denial { status: 400, why, field_lines: Vec::new() };
     let has_path = request.method != "OPTIONS" || !resource.uri.path.is_empty();
+    let mut new = None;
     if let Some(rewrite) = rules.rewrite.as_ref().filter(|_| has_path) {
-        let new = rewrite
-            .apply(resource.uri.path)
-            .ok_or_else(|| refused("programs read the path differently, and this site rewrites it"))?;
+        let rewritten = rewrite.apply(resource.uri.path);
+        let why = "programs read the path differently, and this site rewrites it";
+        new = Some(rewritten.ok_or_else(|| refused(why))?);
+    }
+    let query = rules.cache.as_ref().and_then(|cache| cache.query.as_ref());
+    if let Some(query) = query.filter(|_| matches!(request.method, "GET" | "HEAD" | "PURGE")) {
+        new = query.apply(new.as_deref().unwrap_or(resource.uri.path)).or(new);
+    }
+    if let Some(new) = new {
         resource.uri.path = path.get_or_init(|| new);
     }
     let rules = rules.request.as_deref();
@@ -313,6 +325,15 @@ fn bypasses(settings: &Settings, request: &Request<'_>, rules: Option<&RequestRu
         || upgrades(request)
         || fields.iter().any(|field| bypasses_cache(field.name) && is_kept(field.name))
         || settings.bypass_fields.iter().any(|name| has(name))
+}
+
+/// Returns true if the cache policy of the route admits a request. Cookies that rules drop do not
+/// count.
+fn is_cached(manner: Manner<'_>, request: &Request<'_>, rules: Option<&RequestRules>) -> bool {
+    let Some(cache) = manner.rules.and_then(|rules| rules.cache.as_ref()) else { return true };
+    let is_dropped =
+        |name: &[u8]| rules.is_some_and(|rules| rules.drops("cookie") || rules.dropped_cookies.have(name));
+    cache.admit(&request.fields, is_dropped)
 }
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {

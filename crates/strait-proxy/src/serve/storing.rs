@@ -40,6 +40,7 @@ pub(crate) fn object(
         fields: &request.fields,
         directives: *directives,
         is_range,
+        has_other_cookie: worker.has_other_cookie(&request.fields),
     };
     may_store(&settings.storing, &storable, response.status, fields, &own).ok()?;
     if varies_with_unsent(worker, request, fields) {
@@ -70,24 +71,25 @@ pub(crate) fn object(
     // A head beyond the limits could not be read again.
     let lines = stored.iter().count() + usize::from(!stored.has("date"));
     let is_readable = lines <= FIELDS_MAX && head.len() <= HEAD_BYTES_MAX;
+    let kept = stored_directives(fields, &own, &stored);
+    let lifetimes = worker.lifetimes(status, &stored, &kept, received);
     let meta = Meta {
         requested,
         received,
         age: age_of(fields),
         expired: None,
         forms: Forms::default(),
+        lifetimes,
         first: range.start,
         length,
         variant: variant.text(),
         head: &head,
     };
-    let object =
-        Object::of(key, &meta, status, &stored, stored_directives(fields, &own, &stored), Body::Filling);
+    let object = Object::of(key, &meta, status, &stored, kept, Body::Filling);
     worker.heads.give_back(head);
-    let object = object.with_negative(settings.negative);
     // A part without a strong validator cannot be validated.
     let can_answer = !is_lone || object.times.is_fresh(received);
-    let is_useful = can_answer && is_useful(fields, &own, &object.times);
+    let is_useful = can_answer && is_useful(fields, &object.directives, &object.times);
     (is_readable && is_useful).then_some((object, range))
 }
 
@@ -184,6 +186,7 @@ fn varies_with_dropped(keys: &[String], request: &Request<'_>, response: &Fields
 #[cfg(test)]
 mod tests {
     use strait_http::head;
+    use strait_http::lifetimes::Lifetimes;
 
     use super::*;
 
@@ -213,6 +216,7 @@ mod tests {
                 age: 5,
                 expired: None,
                 forms: Forms::default(),
+                lifetimes: Lifetimes::default(),
                 first: 0,
                 length,
                 variant,

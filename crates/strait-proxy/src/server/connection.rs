@@ -314,8 +314,7 @@ impl Client {
         {
             return Next::Hit(hit);
         }
-        let key_fields = route.as_ref().ok().and_then(|route| route.manner().key_fields);
-        let worker = &worker.keyed_by(key_fields);
+        let worker = &worker.of_route(route.as_ref().map(Route::manner).unwrap_or_default());
         let routed = RoutedRequest { request: &request, is_changed, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // Boxed once, so that idle connections do not hold the memory of an exchange.

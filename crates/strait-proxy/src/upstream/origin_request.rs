@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use strait_http::fields::{Field, Fields};
 use strait_http::forward::forwarded_fields;
 use strait_http::forwarded::Hop;
@@ -20,6 +21,8 @@ use crate::io::gate::{self, Permit};
 use crate::io::head::{push_field, push_number, push_via};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin::Origin;
+
+const COOKIE: &str = "cookie";
 
 /// Parts of a client's request that determine the request to the origin.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +133,7 @@ impl OriginRequest {
         let mut is_conditional = false;
         for field in forwarded_fields(&request.fields).filter(is_sent) {
             is_conditional |= is_condition(field.name);
-            push_field(&mut head, field.name, field.value);
+            push_field_or_cookies(&mut head, field, &request.fields);
         }
         if is_thinned && forwarded_fields(&request.fields).any(|field| is_directive(field.name)) {
             push_without_refresh(&mut head, &request.fields);
@@ -205,6 +208,18 @@ impl OriginRequest {
     /// copy to which it could apply.
     pub(crate) fn is_unrequested_304(&self, incoming: &Incoming) -> bool {
         incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
+    }
+}
+
+/// Writes a field, or in place of the first line of cookies all of them: a request has one such
+/// line (RFC 6265, section 5.4).
+fn push_field_or_cookies(head: &mut Vec<u8>, field: &Field<'_>, fields: &Fields<'_>) {
+    if !field.name.eq_ignore_ascii_case(COOKIE) {
+        return push_field(head, field.name, field.value);
+    }
+    let lines: SmallVec<[&[u8]; 4]> = fields.all(COOKIE).map(|line| line.value).collect();
+    if lines.first().is_some_and(|first| std::ptr::eq(*first, field.value)) {
+        push_field(head, field.name, &lines.join(&b"; "[..]));
     }
 }
 

@@ -26,6 +26,7 @@ mod origin_http2_faults;
 mod origin_http2_rig;
 mod origin_http2_turns;
 mod origins;
+mod policies;
 mod pool_rig;
 mod pools;
 mod priorities;

@@ -22,7 +22,8 @@ const INTERIM: (usize, usize) = (10, 20_000);
 /// Origin. The path describes the response: `/200/60/1000/name` is status 200, fresh for 60 s, with
 /// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `cookie` a Set-Cookie,
 /// one with `tag.` the tags `all` and the rest of the name, and one with `early` sends interim
-/// responses first.
+/// responses first. One with `plain` has no lifetime, but an old Last-Modified, and one with
+/// `nocache` demands validation.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -70,18 +71,21 @@ fn answer(path: &str) -> Vec<u8> {
     let parts: Vec<_> = path.split('/').collect();
     let number = |index: usize| parts.get(index).and_then(|part| part.parse().ok()).unwrap_or(0_usize);
     let (status, fresh, len) = (number(1), number(2), number(3));
-    let control = if fresh == 0 { "no-store".to_owned() } else { format!("max-age={fresh}") };
-    let vary =
-        if parts.last().is_some_and(|name| name.starts_with("vary")) { "Vary: X-Kind\r\n" } else { "" };
-    let cookie =
-        if parts.last().is_some_and(|name| name.starts_with("cookie")) { "Set-Cookie: a=b\r\n" } else { "" };
+    let begins = |begin: &str| parts.last().is_some_and(|name| name.starts_with(begin));
+    let control = match fresh {
+        _ if begins("plain") => "Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT".to_owned(),
+        _ if begins("nocache") => "Cache-Control: no-cache, max-age=0, must-revalidate".to_owned(),
+        0 => "Cache-Control: no-store".to_owned(),
+        fresh => format!("Cache-Control: max-age={fresh}"),
+    };
+    let vary = if begins("vary") { "Vary: X-Kind\r\n" } else { "" };
+    let cookie = if begins("cookie") { "Set-Cookie: a=b\r\n" } else { "" };
     let tags = parts.last().and_then(|name| name.strip_prefix("tag."));
     let tags = tags.map(|tag| format!("Surrogate-Key: all {tag}\r\n")).unwrap_or_default();
     let head = format!(
-        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}{cookie}{tags}\r\n"
+        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\n{control}\r\nContent-Type: text/x-test\r\n{vary}{cookie}{tags}\r\n"
     );
-    let interim =
-        if parts.last().is_some_and(|name| name.starts_with("early")) { interim() } else { String::new() };
+    let interim = if begins("early") { interim() } else { String::new() };
     [interim.as_bytes(), head.as_bytes(), &body(len)].concat()
 }
 

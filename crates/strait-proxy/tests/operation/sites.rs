@@ -39,7 +39,7 @@ impl Edge {
     }
 }
 
-fn config(toml: &str, dir: &TempDir) -> Config {
+pub(crate) fn config(toml: &str, dir: &TempDir) -> Config {
     let mut config = Config::from_toml(toml).unwrap();
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     config.workers = 1;

@@ -1,6 +1,7 @@
 //! Removals from the store.
 
 use std::cell::Cell;
+use strait_http::lifetimes::Lifetimes;
 
 use super::*;
 
@@ -27,6 +28,7 @@ fn put(store: &Stores, variant: &str, (requested, received): (u64, u64), date: &
         age: 0,
         expired: None,
         forms: Forms::default(),
+        lifetimes: Lifetimes::default(),
         first: 0,
         length: Some(1),
         variant,

@@ -1,0 +1,242 @@
+//! Cache policy of a route: which requests use the cache, what is part of their keys, and how long
+//! responses are fresh.
+//!
+//! What is left out of the key is left out of the request to the origin as well. Otherwise the
+//! response to one client could depend on it, and would answer all others.
+
+use std::sync::Arc;
+
+use strait_http::chunked::is_token;
+use strait_http::cookies::{self, KEY_PREFIX};
+use strait_http::fields::Fields;
+use strait_http::lifetimes::LifetimePolicy;
+use strait_http::poisoning::why_no_key;
+
+use crate::config::edge::RouteCache;
+
+/// Maximum of names in each list: each is compared with each name of a request.
+const NAMES_MAX: usize = 64;
+/// Maximum of fields and cookies in the key: each stored response has them all.
+const KEYS_MAX: usize = 16;
+
+/// Cache policy of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CacheRules {
+    /// False if its requests bypass the cache.
+    pub(crate) is_enabled: bool,
+    pub(crate) lifetimes: LifetimePolicy,
+    pub(crate) query: Option<QueryRules>,
+    /// Cookies of requests that bypass the cache.
+    bypass_cookies: Names,
+    /// Request fields and cookies that are part of the key, in lower case.
+    pub(crate) keys: Vec<String>,
+}
+
+/// Names, of which those that end with `*` stand for all that begin so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names(Arc<[Box<str>]>);
+
+impl Names {
+    /// Returns true if there are none.
+    pub(crate) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns true if one of them is `name`, or stands for it.
+    pub(crate) fn have(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|own| match own.strip_suffix('*') {
+            Some(begin) => name.starts_with(begin.as_bytes()),
+            None => own.as_bytes() == name,
+        })
+    }
+
+    /// Iterates over them as they are written.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|name| &**name)
+    }
+
+    fn new(key: &str, names: &[String]) -> Result<Self, String> {
+        let is_name = |name: &str| {
+            let name = name.strip_suffix('*').unwrap_or(name);
+            name.bytes().all(|byte| byte.is_ascii_graphic() && !b"*&=#;,\"\\".contains(&byte))
+        };
+        if names.len() > NAMES_MAX {
+            return Err(format!(".{key}: {} names; the maximum is {NAMES_MAX}", names.len()));
+        }
+        if let Some(name) = names.iter().find(|name| name.is_empty() || !is_name(name)) {
+            let name = name.escape_default();
+            return Err(format!(".{key}: \"{name}\": expected a name, or its begin with \"*\" behind it"));
+        }
+        Ok(Self(names.iter().map(|name| name.as_str().into()).collect()))
+    }
+}
+
+/// Changes of the query of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueryRules {
+    ignored: Names,
+    /// `None`: all others are kept.
+    kept: Option<Names>,
+    is_sorted: bool,
+}
+
+impl QueryRules {
+    /// Returns a path with the query that cache and origin get; `None` if it is the same.
+    pub(crate) fn apply(&self, path: &str) -> Option<String> {
+        let (before, query) = path.split_once('?')?;
+        let is_kept = |parameter: &&str| {
+            let name = name_of(parameter).as_bytes();
+            !self.ignored.have(name) && self.kept.as_ref().is_none_or(|kept| kept.have(name))
+        };
+        let mut parameters: Vec<_> = query.split('&').filter(is_kept).collect();
+        if self.is_sorted {
+            // Stable: programs use the first or the last of several with one name.
+            parameters.sort_by(|one, other| name_of(one).cmp(name_of(other)));
+        }
+        let kept = parameters.join("&");
+        let changed = if kept.is_empty() { before.to_owned() } else { format!("{before}?{kept}") };
+        (changed != path).then_some(changed)
+    }
+}
+
+fn name_of(parameter: &str) -> &str {
+    parameter.split('=').next().unwrap_or_default()
+}
+
+impl CacheRules {
+    /// Checks the keys of a route; returns the reason, after the key, if they are wrong. `base` has
+    /// the lifetimes of routes without any.
+    pub(crate) fn new(cache: &RouteCache, base: &LifetimePolicy) -> Result<Self, String> {
+        if cache.r#override && cache.ttl.is_none() && cache.negative.is_none() {
+            return Err(".override: there is no lifetime that could override; add ttl or negative".to_owned());
+        }
+        if cache.keep_query.is_some() && !cache.ignore_query.is_empty() {
+            return Err(
+                ".ignore_query: keep_query leaves out all others already; remove one of them".to_owned()
+            );
+        }
+        let ignored = Names::new("ignore_query", &cache.ignore_query)?;
+        let kept = cache.keep_query.as_deref().map(|names| Names::new("keep_query", names)).transpose()?;
+        let query = QueryRules { ignored, kept, is_sorted: cache.sort_query };
+        let changes = !query.ignored.are_none() || query.kept.is_some() || query.is_sorted;
+        let stored = LifetimePolicy {
+            fresh: cache.ttl,
+            negative: cache.negative.or(base.negative),
+            stale_while_revalidate: cache.stale_while_revalidate,
+            stale_if_error: cache.stale_if_error,
+            is_overriding: cache.r#override,
+            ..*base
+        };
+        Ok(Self {
+            is_enabled: cache.enabled,
+            lifetimes: stored,
+            query: changes.then_some(query),
+            bypass_cookies: Names::new("bypass_cookies", &cache.bypass_cookies)?,
+            keys: keys(cache)?,
+        })
+    }
+
+    /// Returns true if a request uses the cache. Cookies that `is_dropped` accepts do not count.
+    pub(crate) fn admit(&self, request: &Fields<'_>, is_dropped: impl Fn(&[u8]) -> bool) -> bool {
+        let bypasses = |name: &[u8]| self.bypass_cookies.have(name) && !is_dropped(name);
+        self.is_enabled
+            && (self.bypass_cookies.are_none()
+                || !cookies::pairs(request).any(|pair| bypasses(cookies::name_of(pair))))
+    }
+
+    /// Returns true if the request has a cookie that is not part of the key.
+    pub(crate) fn has_other_cookie(&self, request: &Fields<'_>) -> bool {
+        let is_key = |name: &[u8]| {
+            let own = self.keys.iter().filter_map(|key| key.strip_prefix(KEY_PREFIX));
+            own.map(str::as_bytes).any(|own| own.eq_ignore_ascii_case(name))
+        };
+        cookies::pairs(request).any(|pair| !is_key(cookies::name_of(pair)))
+    }
+}
+
+/// Returns the cookies that a route leaves out.
+pub(crate) fn ignored_cookies(cache: &RouteCache) -> Result<Names, String> {
+    Names::new("ignore_cookies", &cache.ignore_cookies)
+}
+
+/// Returns the fields and cookies that are part of the key.
+fn keys(cache: &RouteCache) -> Result<Vec<String>, String> {
+    if cache.key_fields.len() + cache.key_cookies.len() > KEYS_MAX {
+        return Err(format!(
+            ".key_fields: too many fields and cookies in the key; the maximum is {KEYS_MAX}"
+        ));
+    }
+    if let Some((name, why)) = cache.key_fields.iter().find_map(|name| Some((name, why_no_key(name)?))) {
+        return Err(format!(".key_fields: \"{}\": {why}; remove it", name.escape_default()));
+    }
+    if let Some(name) = cache.key_cookies.iter().find(|name| !is_token(name.as_bytes())) {
+        return Err(format!(".key_cookies: \"{}\": this is not the name of a cookie", name.escape_default()));
+    }
+    let fields = cache.key_fields.iter().map(|name| name.to_ascii_lowercase());
+    let cookies = cache.key_cookies.iter().map(|name| format!("{KEY_PREFIX}{}", name.to_ascii_lowercase()));
+    Ok(fields.chain(cookies).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules(toml: &str) -> Result<CacheRules, String> {
+        CacheRules::new(&toml::from_str(toml).unwrap(), &LifetimePolicy::default())
+    }
+
+    #[test]
+    fn query_is_changed_by_the_names_of_parameters() {
+        for (toml, path, expected) in [
+            ("ignore_query = [\"utm_*\", \"id\"]", "/a?utm_x=1&b=2&id=3&idx=4", Some("/a?b=2&idx=4")),
+            ("ignore_query = [\"utm_*\"]", "/a?utm_x", Some("/a")),
+            ("ignore_query = [\"utm_*\"]", "/a?b=utm_x", None),
+            ("ignore_query = [\"utm_*\"]", "/utm_a", None),
+            ("ignore_query = [\"*\"]", "/a?b", Some("/a")),
+            ("ignore_query = [\"*\"]", "/a?", Some("/a")),
+            ("keep_query = [\"page\"]", "/a?page=2&x&page=3", Some("/a?page=2&page=3")),
+            ("keep_query = []", "/a?page=2", Some("/a")),
+            ("sort_query = true", "/a?b=1&a=2&b=0", Some("/a?a=2&b=1&b=0")),
+            ("sort_query = true", "/a?a=2&b=1&b=0", None),
+            ("sort_query = true", "/a?b?&a", Some("/a?a&b?")),
+        ] {
+            let query = rules(toml).unwrap().query.unwrap();
+            assert_eq!(query.apply(path).as_deref(), expected, "{toml} {path}");
+        }
+        assert!(rules("ttl = 5").unwrap().query.is_none());
+    }
+
+    #[test]
+    fn wrong_keys_are_named() {
+        for (toml, expected) in [
+            ("override = true", ".override: there is no lifetime"),
+            ("ignore_query = [\"a\"]\nkeep_query = [\"b\"]", "remove one of them"),
+            ("ignore_query = [\"\"]", ".ignore_query: \"\": expected a name"),
+            ("keep_query = [\"a*b\"]", ".keep_query: \"a*b\": expected a name"),
+            ("bypass_cookies = [\"a=b\"]", ".bypass_cookies: \"a=b\""),
+            ("key_cookies = [\"a b\"]", ".key_cookies: \"a b\": this is not the name of a cookie"),
+            ("key_fields = [\"Host\"]", ".key_fields: \"Host\": the host is part of every key"),
+            (
+                "key_cookies = [\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\",\"j\",\"k\",\"l\",\"m\",\"n\",\"o\",\"p\",\"q\"]",
+                "the maximum is 16",
+            ),
+        ] {
+            let why = rules(toml).unwrap_err();
+            assert!(why.contains(expected), "{toml}: {why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn second_change_of_a_query_changes_nothing(query in "[ab=&?u]{0,16}") {
+            for toml in ["ignore_query = [\"a\"]", "keep_query = [\"a*\"]", "sort_query = true"] {
+                let rules = rules(toml).unwrap().query.unwrap();
+                let path = format!("/x?{query}");
+                let once = rules.apply(&path).unwrap_or(path);
+                prop_assert_eq!(rules.apply(&once), None);
+            }
+        }
+    }
+}
