@@ -171,16 +171,7 @@ fn freshen(
         // The stored response answers other requests than this one, which has another key field.
         return shown(Arc::new(fresh));
     }
-    let of_request = &request.fields;
-    let has_other_cookie = worker.has_other_cookie(of_request);
-    let storable = StorableRequest {
-        method: "GET",
-        fields: of_request,
-        directives: *wanted,
-        is_range: false,
-        has_other_cookie,
-    };
-    match may_store(policy, &storable, stored.status, &fields, &directives) {
+    match may_stay(worker, (request, wanted), stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
         // The 304 was for this client alone; the stored response stays.
         Err(NotStored::RequestNoStore | NotStored::Authorization | NotStored::Cookie) => {
@@ -202,8 +193,26 @@ fn freshen(
     shown(fresh)
 }
 
-/// Returns the fields of a 304 that are for all clients. A cookie is for one client alone, and so may
-/// be every other field beside it, such as a CSRF token, but for lifetime and validators.
+/// Checks that a response may be stored with the fields that a 304 to this request has updated.
+fn may_stay(
+    worker: &Worker,
+    (request, wanted): (&Request<'_>, &OfRequest),
+    status: u16,
+    fields: &Fields<'_>,
+    directives: &OfResponse,
+) -> Result<(), NotStored> {
+    let request = StorableRequest {
+        method: "GET",
+        fields: &request.fields,
+        directives: *wanted,
+        is_range: false,
+        has_other_cookie: worker.has_other_cookie(&request.fields),
+    };
+    may_store(&worker.settings().storing, &request, status, fields, directives)
+}
+
+/// Returns the fields of a 304 that are for all clients. A cookie is for one client alone, and so
+/// may be every other field beside it, such as a CSRF token, but for lifetime and validators.
 fn for_all_clients<'b>(policy: &Policy, fields: &Fields<'b>) -> Fields<'b> {
     let is_neutral = |name: &str| FRESHNESS_FIELDS.into_iter().any(|own| name.eq_ignore_ascii_case(own));
     let are_all = policy.set_cookie || !fields.has("set-cookie");
