@@ -152,6 +152,11 @@ impl RequestRules {
         self.dropped.iter().any(|own| is_same_for_programs(own, name))
     }
 
+    /// Returns true if a client's cookie of that name is dropped.
+    pub(crate) fn drops_cookie(&self, name: &[u8]) -> bool {
+        self.drops("cookie") || self.dropped_cookies.have(name)
+    }
+
     /// Returns true if the rules write a field of that name.
     pub(crate) fn writes(&self, name: &str) -> bool {
         self.lines.iter().any(|(own, _)| is_same_for_programs(own, name))

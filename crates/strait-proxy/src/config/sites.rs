@@ -78,12 +78,12 @@ impl<'a> Manner<'a> {
         self.rules?.response.as_ref()
     }
 
-    /// Returns true if a cookie may select the server, and may be set: rules that drop Cookie make
-    /// requests independent of clients, and without the proxy's own Cache-Control another cache
-    /// could give the cookie to other clients.
-    pub(crate) fn may_be_sticky(self) -> bool {
+    /// Returns true if the cookie `name` may select the server, and may be set: rules that drop it
+    /// make requests independent of clients, and without the proxy's own Cache-Control another
+    /// cache could give the cookie to other clients.
+    pub(crate) fn may_be_sticky(self, name: &str) -> bool {
         let request = self.rules.and_then(|rules| rules.request.as_ref());
-        !request.is_some_and(|rules| rules.drops("cookie"))
+        !request.is_some_and(|rules| rules.drops_cookie(name.as_bytes()))
             && !self.response().is_some_and(|rules| rules.drops("cache-control"))
     }
 }

@@ -23,7 +23,7 @@ const KEY_BYTES_MIN: usize = 16;
 /// Cookie of a pool.
 #[derive(Debug)]
 pub(crate) struct Sticky {
-    name: Box<str>,
+    pub(crate) name: Box<str>,
     pool: Box<str>,
     key: [u8; 32],
 }

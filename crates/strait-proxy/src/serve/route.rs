@@ -331,9 +331,7 @@ fn bypasses(settings: &Settings, request: &Request<'_>, rules: Option<&RequestRu
 /// count.
 fn is_cached(manner: Manner<'_>, request: &Request<'_>, rules: Option<&RequestRules>) -> bool {
     let Some(cache) = manner.rules.and_then(|rules| rules.cache.as_ref()) else { return true };
-    let is_dropped =
-        |name: &[u8]| rules.is_some_and(|rules| rules.drops("cookie") || rules.dropped_cookies.have(name));
-    cache.admit(&request.fields, is_dropped)
+    cache.admit(&request.fields, |name| rules.is_some_and(|rules| rules.drops_cookie(name)))
 }
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {

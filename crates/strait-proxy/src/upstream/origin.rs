@@ -90,7 +90,8 @@ impl Origin {
         now: u64,
     ) -> Self {
         let sticky = resource.pool.and_then(|pool| Some((pool, pool.sticky.as_ref()?)));
-        let Some((pool, sticky)) = sticky.filter(|_| resource.manner.may_be_sticky()) else {
+        let Some((pool, sticky)) = sticky.filter(|(_, sticky)| resource.manner.may_be_sticky(&sticky.name))
+        else {
             return Self::of(resource, chosen, now);
         };
         let named = sticky.named(request, &pool.members());

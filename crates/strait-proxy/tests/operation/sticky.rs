@@ -198,6 +198,7 @@ fn cookie_is_in_no_response_that_updates_another_cache() {
 fn routes_without_cookies_are_not_sticky() {
     for rules in [
         "request_headers = { remove = [\"Cookie\"] }",
+        "cache = { ignore_cookies = [\"S*\"] }",
         "response_headers = { set = { Cache-Control = \"public\" } }",
         "response_headers = { remove = [\"Set-Cookie\"] }",
     ] {
