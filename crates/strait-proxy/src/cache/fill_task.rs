@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 
 use strait_http::partial::strong_validator;
@@ -10,8 +9,8 @@ use strait_transfer::pipe::Pipe;
 
 use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
 use crate::cache::fill_costs::{MEASURED_BYTES_MIN, with_cpu_time};
+use crate::cache::fill_guard::FillGuard;
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
-use crate::cache::generation::Generation;
 use crate::cache::object::Object;
 use crate::cache::worker::Worker;
 use crate::config::file::{Abandoned, FillMethod};
@@ -24,64 +23,6 @@ use crate::upstream::pool::Connection;
 
 /// Preferred alignment, in the file, of the end of each piece.
 const PIECE_ALIGN_BYTES: u64 = 64 << 10;
-
-/// Guard of a fill. Dropping it before the end marks the fill as broken.
-#[derive(Debug)]
-pub(crate) struct FillGuard {
-    pub(crate) worker: Rc<Worker>,
-    pub(crate) hash: u64,
-    pub(crate) fill: Arc<Fill>,
-    pub(super) generation: Generation,
-    is_over: bool,
-}
-
-impl FillGuard {
-    pub(crate) fn new(worker: &Rc<Worker>, hash: u64, fill: Arc<Fill>) -> Self {
-        let generation = worker.shared.generations.take(hash);
-        Self { worker: worker.clone(), hash, fill, generation, is_over: false }
-    }
-
-    pub(crate) fn end(mut self, phase: Phase) {
-        self.finish(phase);
-    }
-
-    /// Calls `store`, which makes a record visible and returns its object, and puts the object into
-    /// the cache. Does nothing if the key was invalidated since the fill began.
-    fn publish(&self, store: impl FnOnce() -> Option<Arc<Object>>) -> Option<Arc<Object>> {
-        self.fill.publish(|| {
-            let object = store()?;
-            self.cache(&object);
-            Some(object)
-        })
-    }
-
-    /// Puts a stored object into the cache, during a publication.
-    pub(super) fn cache(&self, object: &Arc<Object>) {
-        if object.is_alive() && object.is_current() {
-            self.worker.replace(self.hash, object);
-        }
-    }
-
-    /// Ends the fill after a failure of the origin before the head. Followers get the same failure.
-    pub(crate) fn fail(mut self, status: u16, why: &str) {
-        self.fill.fail((status, why.to_owned()));
-        self.finish(Phase::Broken);
-    }
-
-    fn finish(&mut self, phase: Phase) {
-        self.is_over = true;
-        self.worker.shared.fills.remove(self.hash, &self.fill);
-        self.fill.end(phase);
-    }
-}
-
-impl Drop for FillGuard {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.finish(Phase::Broken);
-        }
-    }
-}
 
 /// Returns the length of a body for the store if it is whole, short, not chunked, and in the
 /// buffer.
@@ -165,9 +106,7 @@ impl FillTask {
 
     /// Stops sharing the fill: only one client can receive a body that outgrows memory.
     pub(crate) fn stop_sharing(&mut self) {
-        let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
-        let (fill, generation) = (Arc::new(Fill::new(fill.key().clone(), None)), generation.clone());
-        let own = FillGuard { worker: worker.clone(), hash: *hash, fill, generation, is_over: false };
+        let own = self.guard.unshared();
         std::mem::replace(&mut self.guard, own).end(Phase::NotShared);
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod deferred;
 pub(crate) mod disk;
 pub(crate) mod fill;
 pub(crate) mod fill_costs;
+pub(crate) mod fill_guard;
 mod fill_sink;
 pub(crate) mod fill_task;
 pub(crate) mod fills;

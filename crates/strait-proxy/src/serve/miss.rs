@@ -10,7 +10,8 @@ use strait_http::range::Wanted::Parts;
 
 use crate::cache::deferred::Deferred;
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
+use crate::cache::fill_guard::FillGuard;
+use crate::cache::fill_task::{FillTask, whole_length};
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::Selected;
 use crate::io::socket::after_others_have_read;

@@ -16,7 +16,8 @@ use strait_http::update::{confirms, has_no_validator, has_strong_tag, head_confi
 use strait_http::vary::Variant;
 
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fill_guard::FillGuard;
+use crate::cache::fill_task::FillTask;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
