@@ -21,6 +21,8 @@ use crate::shared::Shared;
 /// First and longest step by which a file of its own grows. Each step doubles.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 const STEP_BYTES_MAX: u64 = 64 << 20;
+/// Divisor of the capacity: a step is no longer than this part.
+const STEP_DIVISOR: u64 = 32;
 
 /// Limit of bodies that are copied from a file of their own to a segment.
 const COPIED_BYTES_MAX: u64 = 256 << 10;
@@ -128,6 +130,11 @@ impl Writer {
         self.writable_bytes
     }
 
+    /// Limit in bytes of the store that it belongs to.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.shared.segments.budget.capacity_bytes
+    }
+
     /// Grows [`writable_bytes`](Self::writable_bytes) to at least `upto` bytes, and further ahead
     /// if space allows.
     ///
@@ -156,7 +163,8 @@ impl Writer {
         // A failed allocation can keep some of the blocks.
         let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.cut(has));
         self.shared.allocated(allocated, bytes - has)?;
-        self.step = (2 * self.step).min(STEP_BYTES_MAX);
+        let step_max = (self.capacity_bytes() / STEP_DIVISOR).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
+        self.step = (2 * self.step).min(step_max);
         self.writable_bytes = bytes - self.layout.body_offset;
         Ok(())
     }

@@ -10,6 +10,7 @@ pub(crate) mod fill_guard;
 mod fill_sink;
 pub(crate) mod fill_task;
 pub(crate) mod fills;
+mod followers;
 pub(crate) mod forms;
 pub(crate) mod generation;
 pub(crate) mod hash;

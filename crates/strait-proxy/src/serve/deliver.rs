@@ -9,7 +9,7 @@ use strait_http::head::Version;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::{Error, Extent, Record};
 
-use crate::cache::fill::{Follower, Held, Phase, Remainder, Source};
+use crate::cache::fill::{Follower, Held, Phase, Remainder, Source, View};
 use crate::cache::object::{Body, Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
@@ -356,17 +356,21 @@ async fn follow_unknown(
     let is_chunked = framing == Framing::Chunked;
     let mut at = 0;
     loop {
-        let view = follower.fill().wait_beyond(at).await;
-        if view.stored > at {
+        let View { phase, stored, source } = follower.wait_beyond(at).await;
+        if stored > at {
             if is_chunked {
-                let line = chunk_head((view.stored - at) as usize);
+                let line = chunk_head((stored - at) as usize);
                 socket.add_overhead(line.len() + CHUNK_END.len());
                 socket.write_all_and_more(&line).await?;
             }
-            send_piece(worker, socket, view.source.as_ref(), at..view.stored).await?;
-            at = view.stored;
+            send_piece(worker, socket, source.as_ref(), at..stored).await?;
+            at = stored;
             socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
-        } else if view.phase == Phase::Done {
+            continue;
+        }
+        // Frees the stored bytes while a remainder is forwarded.
+        drop(source);
+        if phase == Phase::Done {
             let end = if is_chunked { LAST_CHUNK } else { b"" };
             socket.add_overhead(end.len());
             return socket.write_all(end, &[]).await;

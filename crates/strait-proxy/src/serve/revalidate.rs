@@ -277,7 +277,8 @@ async fn validate(
     };
     if let Ok(task) = FillTask::new(guard, Arc::new(object), incoming, range) {
         // Without a follower, a fill that never had a client would count as abandoned.
-        let _follower = task.guard.fill.follow();
+        let follower = task.guard.fill.follow();
+        follower.needs_no_bytes();
         task.begin();
         run(task, Some(unconditional.clone())).await;
     }
