@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{config, fill_of, open, open_on_disk, put_patiently, wait_until};
+use super::{body_of, config, fill_of, open, open_on_disk, put_patiently, wait_until};
 use crate::disk::Call;
 use crate::{Config, append, hash_of};
 
@@ -55,6 +55,38 @@ fn failed_growth_leaves_no_uncounted_bytes() {
     assert!(grown.is_err(), "{grown:?}");
     assert_eq!(std::fs::metadata(file.path()).unwrap().len(), file.share.bytes());
     assert_eq!(file.share.bytes(), bytes);
+}
+
+#[test]
+fn slow_writers_keep_eviction_from_a_bounded_part_of_the_store() {
+    const BODY_BYTES: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = open(&config);
+    let segments = config.capacity_bytes / config.segment_bytes.unwrap();
+    let put = |number: u64| {
+        store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, BODY_BYTES)]).unwrap();
+    };
+    // Between two of them a segment is filled by others.
+    let slow_key = |slow: u64| (slow << 32).to_le_bytes();
+    let writers: Vec<_> = (1..=segments)
+        .map(|slow| {
+            let writer = store.reserve(0, &slow_key(slow), b"meta", Some(BODY_BYTES as u64)).unwrap();
+            (0..5).for_each(|number| put(5 * slow + number));
+            writer
+        })
+        .collect();
+    (0..100).for_each(|number| put(1000 + number));
+    for (slow, writer) in (1..).zip(writers) {
+        let extent = writer.extent();
+        rustix::io::pwrite(&*extent.file, &fill_of(slow, BODY_BYTES), extent.offset).unwrap();
+        drop(extent);
+        writer.commit(BODY_BYTES as u64).unwrap();
+        assert_eq!(body_of(&store, &slow_key(slow)), Some(fill_of(slow, BODY_BYTES)));
+    }
+    (0..200).for_each(|number| put(2000 + number));
+    let stats = store.stats();
+    assert!(stats.refused == 0 && stats.evicted > 200, "{stats:?}");
 }
 
 #[test]
