@@ -22,6 +22,10 @@ use crate::serve::check;
 use crate::serve::response::{Answer, Framing, ResponseOptions, encode_stored, write_stored};
 use crate::upstream::pool::Connection;
 
+/// Limit in bytes of a piece of a body of unknown length: a fill that is too long to be stored
+/// waits for followers piece by piece.
+const FOLLOWED_BYTES_MAX: u64 = 1 << 20;
+
 /// Sends the selected bytes of a pinned object.
 pub(crate) async fn send_pinned(
     worker: &Worker,
@@ -358,13 +362,14 @@ async fn follow_unknown(
     loop {
         let View { phase, stored, source } = follower.wait_beyond(at).await;
         if stored > at {
+            let upto = stored.min(at + FOLLOWED_BYTES_MAX);
             if is_chunked {
-                let line = chunk_head((stored - at) as usize);
+                let line = chunk_head((upto - at) as usize);
                 socket.add_overhead(line.len() + CHUNK_END.len());
                 socket.write_all_and_more(&line).await?;
             }
-            send_piece(worker, socket, source.as_ref(), at..stored).await?;
-            at = stored;
+            send_piece(worker, socket, source.as_ref(), at..upto).await?;
+            at = upto;
             socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
             continue;
         }

@@ -28,8 +28,9 @@ struct Origin {
     /// Number of requests for `/endless`, and bytes that were sent in response.
     asked: Arc<AtomicUsize>,
     sent: Arc<AtomicU64>,
-    /// Length of these bodies.
+    /// Length of these bodies, and the number of bytes after which they pause.
     length: Arc<AtomicU64>,
+    pause: Arc<AtomicU64>,
 }
 
 impl Origin {
@@ -40,18 +41,21 @@ impl Origin {
             asked: Arc::default(),
             sent: Arc::default(),
             length: Arc::new(AtomicU64::new(u64::MAX)),
+            pause: Arc::new(AtomicU64::new(u64::MAX)),
         };
-        let (asked, sent, length) = (origin.asked.clone(), origin.sent.clone(), origin.length.clone());
+        let (asked, sent) = (origin.asked.clone(), origin.sent.clone());
+        let (length, pause) = (origin.length.clone(), origin.pause.clone());
         // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming().filter_map(Result::ok) {
-                let (asked, sent, length) = (asked.clone(), sent.clone(), length.clone());
+                let (asked, sent) = (asked.clone(), sent.clone());
+                let (length, pause) = (length.clone(), pause.clone());
                 thread::spawn(move || {
                     let mut reader = BufReader::new(&stream);
                     while let Some(head) = read_head(&mut reader) {
                         if head.starts_with("GET /endless") {
                             asked.fetch_add(1, Ordering::SeqCst);
-                            send_endless(&stream, &sent, &length);
+                            send_endless(&stream, &sent, (&length, &pause));
                             return;
                         }
                         let head = format!(
@@ -66,14 +70,25 @@ impl Origin {
         });
         origin
     }
+
+    /// Waits until nothing is sent.
+    fn wait_at_rest(&self) {
+        let is_at_rest = || {
+            let before = self.sent.load(Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(200));
+            self.sent.load(Ordering::SeqCst) == before
+        };
+        assert!(wait_until(LIMIT, is_at_rest));
+    }
 }
 
-/// Sends a body until its length is reached.
-fn send_endless(mut stream: &TcpStream, sent: &AtomicU64, length: &AtomicU64) {
+/// Sends a body until its length is reached, with a pause.
+fn send_endless(mut stream: &TcpStream, sent: &AtomicU64, (length, pause): (&AtomicU64, &AtomicU64)) {
     let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=1000\r\nConnection: close\r\n\r\n";
     let mut at = 0;
     let mut is_open = stream.write_all(head.as_bytes()).is_ok();
     while is_open && at < length.load(Ordering::SeqCst) {
+        let _ = wait_until(LIMIT, || at < pause.load(Ordering::SeqCst));
         is_open = stream.write_all(piece(at)).is_ok();
         at += PIECE as u64;
         sent.fetch_add(PIECE as u64, Ordering::SeqCst);
@@ -90,11 +105,11 @@ fn piece(at: u64) -> &'static [u8] {
     &PATTERN[from..from + PIECE]
 }
 
-fn start(workers: usize) -> (Origin, TempDir, Proxy) {
+fn start(workers: usize, capacity: u64) -> (Origin, TempDir, Proxy) {
     let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
     let toml = format!(
         "listen = [\"127.0.0.1:0\"]\nworkers = {workers}\norigin = \"http://{}\"\ntimeouts.drain = 1\n\
-         [cache]\ndir = \"{}\"\nsize = {CAPACITY}\n",
+         [cache]\ndir = \"{}\"\nsize = {capacity}\n",
         origin.address,
         dir.path().join("cache").display()
     );
@@ -154,7 +169,7 @@ impl Reader {
 
 #[test]
 fn body_without_end_evicts_nothing_and_holds_no_space() {
-    let (origin, _dir, proxy) = start(1);
+    let (origin, _dir, proxy) = start(1, CAPACITY);
     store_objects(&proxy);
     let before = store(&proxy).used_bytes;
     let mut reader = Reader::new(&proxy);
@@ -174,7 +189,7 @@ fn body_without_end_evicts_nothing_and_holds_no_space() {
 #[test]
 fn all_clients_of_a_body_that_is_too_long_get_all_of_it() {
     const LENGTH: u64 = 2 * CAPACITY + CAPACITY / 2;
-    let (origin, _dir, proxy) = start(2);
+    let (origin, _dir, proxy) = start(2, CAPACITY);
     store_objects(&proxy);
     origin.length.store(LENGTH, Ordering::SeqCst);
     // They follow one fill: the second one comes after the head of the response to the first one.
@@ -197,12 +212,7 @@ fn all_clients_of_a_body_that_is_too_long_get_all_of_it() {
         }
         assert!(wait_until(LIMIT, is_too_long), "{:?}", store(&proxy));
         // The others get no more than the slow one lets them.
-        let is_at_rest = || {
-            let before = origin.sent.load(Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(200));
-            origin.sent.load(Ordering::SeqCst) == before
-        };
-        assert!(wait_until(LIMIT, is_at_rest));
+        origin.wait_at_rest();
         while slow.at < LENGTH {
             slow.read(slow.at + PIECE as u64);
             let (sent, stats) = (origin.sent.load(Ordering::SeqCst), store(&proxy));
@@ -212,4 +222,30 @@ fn all_clients_of_a_body_that_is_too_long_get_all_of_it() {
         assert!(slow.is_ended());
     });
     assert_eq!((origin.asked.load(Ordering::SeqCst), proxy.stop().cut), (1, 0));
+}
+
+#[test]
+fn origin_goes_on_while_a_slow_client_reads() {
+    const LIMIT_BYTES: u64 = 48 << 20;
+    const SLOWLY_READ: u64 = 24 << 20;
+    let (origin, _dir, proxy) = start(2, 4 * LIMIT_BYTES);
+    // The slow client comes when much of the body is stored.
+    origin.pause.store(LIMIT_BYTES - (4 << 20), Ordering::SeqCst);
+    origin.length.store(3 * LIMIT_BYTES, Ordering::SeqCst);
+    let mut fast = Reader::new(&proxy);
+    fast.head();
+    fast.read(LIMIT_BYTES - (4 << 20));
+    let mut slow = Reader::new(&proxy);
+    slow.head();
+    origin.pause.store(u64::MAX, Ordering::SeqCst);
+    thread::scope(|scope| {
+        scope.spawn(|| fast.read(3 * LIMIT_BYTES));
+        origin.wait_at_rest();
+        let before = origin.sent.load(Ordering::SeqCst);
+        assert!(before < 3 * LIMIT_BYTES);
+        slow.read(SLOWLY_READ);
+        assert!(wait_until(LIMIT, || origin.sent.load(Ordering::SeqCst) > before), "{before}");
+        slow.read(3 * LIMIT_BYTES);
+    });
+    assert_eq!(origin.asked.load(Ordering::SeqCst), 1);
 }
