@@ -42,6 +42,20 @@ fn idle_store_on_a_full_file_system_rests() {
 }
 
 #[test]
+fn lane_that_waits_for_a_spare_doubles_their_number_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&Config { capacity_bytes: 64 << 20, ..config(&dir) });
+    let spares = &store.shared.segments.spares;
+    wait_until(&store, || spares.lacking() == 0);
+    let mut taken = spares.take_all();
+    let before = spares.wanted();
+    spares.note_missed();
+    spares.add(taken.pop_front().unwrap());
+    assert!(spares.take_late().is_some());
+    assert_eq!(spares.wanted(), 2 * before);
+}
+
+#[test]
 fn failed_growth_leaves_no_uncounted_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = open_on_disk(Config { capacity_bytes: 32 << 20, ..config(&dir) });
