@@ -96,7 +96,7 @@ impl Writer {
         drop(shared.lane(lane, "reserve")?);
         let layout = Layout::new(FILE_HEADER_BYTES, head.header.head_len(), body_len.unwrap_or(0), true);
         let file = own_file(shared, &layout, body_len)?;
-        let writable_bytes = file.share.bytes() - layout.body_offset;
+        let writable_bytes = (file.share.bytes() - layout.body_offset).min(body_len.unwrap_or(u64::MAX));
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
         head.write(&file, &layout, &[]).inspect_err(|error| {
@@ -176,7 +176,7 @@ impl Writer {
         self.shared.allocated(allocated, bytes - has)?;
         let step_max = (self.capacity_bytes() / STEP_DIVISOR).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
         self.step = (2 * self.step).min(step_max);
-        self.writable_bytes = bytes - self.layout.body_offset;
+        self.writable_bytes = (bytes - self.layout.body_offset).min(self.known.unwrap_or(u64::MAX));
         Ok(())
     }
 

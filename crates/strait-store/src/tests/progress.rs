@@ -104,6 +104,17 @@ fn slow_writers_keep_eviction_from_a_bounded_part_of_the_store() {
 }
 
 #[test]
+fn no_byte_beyond_a_known_length_is_writable() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&Config { capacity_bytes: 32 << 20, ..config(&dir) });
+    for length in [1000, 300_001, 3_000_001] {
+        let mut writer = store.reserve(0, b"long", b"meta", Some(length)).unwrap();
+        writer.grow(length).unwrap();
+        assert_eq!(writer.writable_bytes(), length);
+    }
+}
+
+#[test]
 fn full_segment_is_truncated_when_its_last_writer_ends() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
