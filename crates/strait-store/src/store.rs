@@ -210,9 +210,6 @@ impl Store {
     pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
         const OPERATION: &str = "update";
         let loaded = read::load(&self.shared, record, REWRITE_BYTES_MAX)?;
-        if !record.is_alive() {
-            return Err(Error::Removed { operation: OPERATION });
-        }
         if let Some(body) = loaded.body() {
             let updated = self.put_in_place_of(Some(record), lane, (loaded.key(), meta), &[body])?;
             return self.succeed(record, updated, self.shared.end(record), OPERATION);
