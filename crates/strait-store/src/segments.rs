@@ -203,11 +203,14 @@ impl Segments {
         }
     }
 
-    /// Notes that the record at `offset` of a file is not being filled any more.
-    pub(crate) fn close_extent(&self, file: &SegmentFile, offset: u64) {
-        if file.close_extent(offset) && !file.is_own() {
+    /// Notes that the record at `offset` of a file is not being filled any more. Returns true if it
+    /// was the last one of the file.
+    pub(crate) fn close_extent(&self, file: &SegmentFile, offset: u64) -> bool {
+        let was_last = file.close_extent(offset);
+        if was_last && !file.is_own() {
             self.filled.fetch_sub(1, Ordering::AcqRel);
         }
+        was_last
     }
 
     /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full file above `bytes`, in

@@ -284,9 +284,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.shared.segments.close_extent(&self.file, self.layout.offset);
+        let was_last = self.shared.segments.close_extent(&self.file, self.layout.offset);
         if !self.file.is_own() {
-            if self.file.position.load(Ordering::Acquire) != 0 {
+            if was_last && self.file.position.load(Ordering::Acquire) != 0 {
                 // It is full: it can be truncated and evicted now.
                 self.shared.lifecycle.wake();
             }
