@@ -359,40 +359,36 @@ async fn follow_unknown(
 ) -> Result<(), SocketError> {
     let is_chunked = framing == Framing::Chunked;
     let mut at = 0;
-    loop {
+    // Does not hold the stored bytes while a remainder is forwarded.
+    let phase = loop {
         let View { phase, stored, source } = follower.wait_beyond(at).await;
-        if stored > at {
-            let upto = stored.min(at + FOLLOWED_BYTES_MAX);
-            if is_chunked {
-                let line = chunk_head((upto - at) as usize);
-                socket.add_overhead(line.len() + CHUNK_END.len());
-                socket.write_all_and_more(&line).await?;
-            }
-            send_piece(worker, socket, source.as_ref(), at..upto).await?;
-            at = upto;
-            socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
-            continue;
+        if stored <= at {
+            break phase;
         }
-        // Frees the stored bytes while a remainder is forwarded.
-        drop(source);
-        if phase == Phase::Done {
-            let end = if is_chunked { LAST_CHUNK } else { b"" };
-            socket.add_overhead(end.len());
-            return socket.write_all(end, &[]).await;
-        } else if let Some(rest) = follower.fill().take_over(at) {
-            let form = if is_chunked { Form::Chunks } else { Form::Data };
-            let sent = send_rest(worker, socket, *rest, form, None).await;
-            if sent.is_err() && framing == Framing::ToClose {
-                socket.reset();
-            }
-            return sent;
-        } else {
-            if framing == Framing::ToClose {
-                socket.reset();
-            }
-            return Err(SocketError::Closed);
+        let upto = stored.min(at + FOLLOWED_BYTES_MAX);
+        if is_chunked {
+            let line = chunk_head((upto - at) as usize);
+            socket.add_overhead(line.len() + CHUNK_END.len());
+            socket.write_all_and_more(&line).await?;
         }
+        send_piece(worker, socket, source.as_ref(), at..upto).await?;
+        at = upto;
+        socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
+    };
+    if phase == Phase::Done {
+        let end = if is_chunked { LAST_CHUNK } else { b"" };
+        socket.add_overhead(end.len());
+        return socket.write_all(end, &[]).await;
     }
+    let form = if is_chunked { Form::Chunks } else { Form::Data };
+    let sent = match follower.fill().take_over(at) {
+        Some(rest) => send_rest(worker, socket, *rest, form, None).await,
+        None => Err(SocketError::Closed),
+    };
+    if sent.is_err() && framing == Framing::ToClose {
+        socket.reset();
+    }
+    sent
 }
 
 /// Forwards the remainder that the store has refused: `len` bytes, which the head has announced, or
