@@ -148,7 +148,7 @@ fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
         return Ok(spare);
     }
     shared.segments.spares.note_missed();
-    let ready = || shared.segments.spares.take().map(Ok).or_else(|| make_segment(shared));
+    let ready = || shared.segments.spares.take_late().map(Ok).or_else(|| make_segment(shared));
     let segment_bytes = shared.segments.segment_bytes;
     let taken = match lane.area {
         Area::Window => shared.when_free("begin a segment", segment_bytes, ready),

@@ -50,12 +50,19 @@ impl Demand {
     /// Bytes to free in addition to those that are always kept free: for the callers that wait, and
     /// for the largest request that was refused since the last [`clear`](Self::clear).
     pub(crate) fn wanted_bytes(&self) -> u64 {
-        self.waiting_bytes.load(Ordering::Acquire).max(self.refused_bytes.load(Ordering::Acquire))
+        self.waiting_bytes.load(Ordering::Acquire).max(self.refused_bytes())
     }
 
-    /// Forgets the refused requests: eviction can free no more space for them.
-    pub(crate) fn clear(&self) {
-        self.refused_bytes.store(0, Ordering::Release);
+    /// Largest request in bytes that was refused since the last [`clear`](Self::clear).
+    pub(crate) fn refused_bytes(&self) -> u64 {
+        self.refused_bytes.load(Ordering::Acquire)
+    }
+
+    /// Forgets the refused requests of at most `bytes`: eviction can free no more space for them. A
+    /// larger one that came meanwhile stays for the next pass, for which its caller has woken the
+    /// thread.
+    pub(crate) fn clear(&self, bytes: u64) {
+        let _ = self.refused_bytes.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Requests `bytes` until the result is dropped.
@@ -124,5 +131,22 @@ pub(crate) struct Request<'a> {
 impl Drop for Request<'_> {
     fn drop(&mut self) {
         self.demand.waiting_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_is_refused_during_a_pass_is_left_to_the_next_one() {
+        let demand = Demand::default();
+        demand.note_refused(10);
+        let seen = demand.refused_bytes();
+        demand.note_refused(20);
+        demand.clear(seen);
+        assert_eq!(demand.wanted_bytes(), 20);
+        demand.clear(20);
+        assert_eq!(demand.wanted_bytes(), 0);
     }
 }

@@ -202,11 +202,11 @@ impl Disk {
         File::open(dir)?.sync_all()
     }
 
-    /// Replaces `path` by the new file `temporary` atomically, also under a power loss.
-    pub(crate) fn rename(&self, temporary: &Path, path: &Path, dir: &Path) -> io::Result<()> {
+    /// Replaces `path` by the new file `temporary`. That survives a power loss once the directory
+    /// is synced.
+    pub(crate) fn rename(&self, temporary: &Path, path: &Path) -> io::Result<()> {
         self.fails(Call::Rename)?;
-        std::fs::rename(temporary, path)?;
-        self.sync_dir(dir)
+        std::fs::rename(temporary, path)
     }
 
     /// Removes the name of a file. Succeeds if there is no such name.

@@ -69,7 +69,8 @@ pub(crate) fn write_checkpoint(disk: &Disk, dir: &Path, checkpoint: &Checkpoint)
     let written = disk.create(&temporary).and_then(|file| {
         disk.write(&file, &mut [IoSlice::new(&checkpoint.encode())], 0)?;
         disk.sync(&file)?;
-        disk.rename(&temporary, &path, dir)
+        disk.rename(&temporary, &path)?;
+        disk.sync_dir(dir)
     });
     written.map_err(|error| Error::io("write", &path, &error))
 }

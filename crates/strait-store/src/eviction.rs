@@ -28,7 +28,9 @@ const READ_BYTES_MAX: usize = 1 << 20;
 pub(crate) fn evict_ahead(shared: &Shared) {
     shared.demand.begin_pass();
     evict_for_shortage(shared);
+    let mut refused_bytes = 0;
     while !shared.lifecycle.is_closed() {
+        refused_bytes = shared.demand.refused_bytes();
         close_unlinked(shared);
         match make_lacking(shared).map(|made| shared.counted(made)) {
             Some(Ok(())) => {}
@@ -49,7 +51,7 @@ pub(crate) fn evict_ahead(shared: &Shared) {
             }
         }
     }
-    shared.demand.clear();
+    shared.demand.clear(refused_bytes);
 }
 
 /// Number of segments to make.

@@ -156,17 +156,23 @@ impl SegmentFile {
         lock(&self.members).take().unwrap_or_default()
     }
 
-    /// Notes that the extent of the record at `offset` is being filled.
-    pub(crate) fn open_extent(&self, offset: u64) {
-        lock(&self.open_extents).push(offset);
+    /// Notes that the extent of the record at `offset` is being filled. Returns true if it is the
+    /// only one of the file.
+    pub(crate) fn open_extent(&self, offset: u64) -> bool {
+        let mut extents = lock(&self.open_extents);
+        extents.push(offset);
+        extents.len() == 1
     }
 
-    /// Notes that the extent is not being filled any more.
-    pub(crate) fn close_extent(&self, offset: u64) {
+    /// Notes that the extent is not being filled any more. Returns true if it was the last one of
+    /// the file.
+    pub(crate) fn close_extent(&self, offset: u64) -> bool {
         let mut extents = lock(&self.open_extents);
-        if let Some(place) = extents.iter().position(|open| *open == offset) {
+        let place = extents.iter().position(|open| *open == offset);
+        place.is_some_and(|place| {
             extents.swap_remove(place);
-        }
+            extents.is_empty()
+        })
     }
 
     /// Lowest offset of the record of an open writer; `None` without a writer.

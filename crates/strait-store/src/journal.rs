@@ -331,7 +331,7 @@ impl Written {
             segments.disk.allocate(&file, bytes)?;
             write(&segments.disk, &file, (session, 0), batch, is_last)?;
             segments.disk.sync(&file)?;
-            segments.disk.rename(&temporary, &path, &segments.dir)?;
+            segments.disk.rename(&temporary, &path)?;
             Ok(file)
         });
         let file = written.map_err(|error| {
@@ -340,7 +340,8 @@ impl Written {
         })?;
         self.file = Some(JournalFile { file, share, blocks: batch.blocks() });
         self.earlier = None;
-        Ok(())
+        // Last: the file is there, and counts, whether it survives a power loss or not.
+        segments.disk.sync_dir(&segments.dir).map_err(|error| failed(shared, &path, bytes, &error))
     }
 
     /// Appends `batch` to the journal. Not synced: an incomplete batch is recognised, and the cut

@@ -23,6 +23,10 @@ const EXTENT_PARTS: u64 = 4;
 /// Divisor of the segment size: fewer unused bytes at the end of a segment stay.
 const UNUSED_PARTS: u64 = 32;
 
+/// Divisor of the number of segments: at most this part has records that are being filled, because
+/// eviction skips such a segment. Further records get files of their own.
+const FILLED_DIVISOR: u64 = 4;
+
 /// Files of a store.
 #[derive(Debug)]
 pub(crate) struct Segments {
@@ -37,6 +41,8 @@ pub(crate) struct Segments {
     queues: Mutex<Queues>,
     /// Spare segments for the next lane that needs one.
     pub(crate) spares: Spares,
+    /// Number of segments with records that are being filled.
+    filled: AtomicU64,
     /// Full files with unused bytes, and their used bytes; at most once each.
     uncut: Mutex<Vec<(Weak<SegmentFile>, u64)>>,
     /// Released files that are not closed yet.
@@ -116,6 +122,7 @@ impl Segments {
             numbers: AtomicU64::new(session << FILE_COUNT_BITS),
             queues: Mutex::default(),
             spares,
+            filled: AtomicU64::new(0),
             uncut: Mutex::default(),
             unlinks: PendingUnlinks::default(),
             is_dir_dirty: AtomicBool::new(true),
@@ -180,6 +187,30 @@ impl Segments {
         let mut files: Vec<_> = queues.window.iter().chain(&queues.main).collect();
         files.sort_unstable_by_key(|(position, _)| **position);
         files.into_iter().map(|(_, file)| file.clone()).collect()
+    }
+
+    /// Returns true if another record of the segment may be filled later: one is already, or few
+    /// segments have such records.
+    pub(crate) fn may_fill(&self, segment: &SegmentFile) -> bool {
+        let filled_max = self.budget.capacity_bytes / self.segment_bytes / FILLED_DIVISOR;
+        segment.has_writers() || self.filled.load(Ordering::Acquire) < filled_max
+    }
+
+    /// Notes that the record at `offset` of a file is being filled.
+    pub(crate) fn open_extent(&self, file: &SegmentFile, offset: u64) {
+        if file.open_extent(offset) && !file.is_own() {
+            self.filled.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Notes that the record at `offset` of a file is not being filled any more. Returns true if it
+    /// was the last one of the file.
+    pub(crate) fn close_extent(&self, file: &SegmentFile, offset: u64) -> bool {
+        let was_last = file.close_extent(offset);
+        if was_last && !file.is_own() {
+            self.filled.fetch_sub(1, Ordering::AcqRel);
+        }
+        was_last
     }
 
     /// Requests that [`cut_next`](Self::cut_next) frees the bytes of a full file above `bytes`, in

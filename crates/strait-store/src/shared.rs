@@ -125,7 +125,7 @@ impl Shared {
     /// Counts an error, and returns the result unchanged.
     pub(crate) fn counted<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| match error {
-            Error::Full { .. } => self.counters.refused.add(1),
+            Error::Full { .. } | Error::TooLong { .. } => self.counters.refused.add(1),
             Error::System(_) => self.counters.failed.add(1),
             _ => {}
         })

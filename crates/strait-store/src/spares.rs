@@ -43,6 +43,11 @@ impl Spares {
         Some(taken)
     }
 
+    /// Takes the oldest spare for a lane that has found none before, which was noted then.
+    pub(crate) fn take_late(&self) -> Option<Arc<SegmentFile>> {
+        lock(&self.0).ready.pop_front()
+    }
+
     /// Notes that a lane has found no spare.
     pub(crate) fn note_missed(&self) {
         lock(&self.0).wanted.note_taken(0);
@@ -73,6 +78,12 @@ impl Spares {
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         lock(&self.0).ready.len()
+    }
+
+    /// Wanted number of spares.
+    #[cfg(test)]
+    pub(crate) fn wanted(&self) -> usize {
+        lock(&self.0).wanted.count
     }
 
     /// Greatest number of spares.

@@ -71,7 +71,7 @@ pub struct Stats {
     pub scrub_cpu_ns: u64,
     /// Records dropped at loading because a power loss may have damaged them.
     pub unsynced: u64,
-    /// Reservations refused for lack of space.
+    /// Objects refused for lack of space, or because their key, meta or body is too long.
     pub refused: u64,
     /// Segments that a writing thread created itself or waited for, because no spare was ready.
     pub without_spare: u64,

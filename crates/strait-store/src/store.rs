@@ -153,7 +153,7 @@ impl Store {
         body: &[&[u8]],
     ) -> Result<Arc<Record>> {
         let body_len = body.iter().map(|piece| piece.len() as u64).sum();
-        let mut head = Head::new(key, meta, body_len)?;
+        let mut head = self.shared.counted(Head::new(key, meta, body_len))?;
         head.header.body_hash = Some(hash_of_pieces(body));
         head.replaces = replaced;
         let stored = if append::fits_segment(&self.shared, &head.header, body_len) {
@@ -197,7 +197,7 @@ impl Store {
     /// # Errors
     /// [`Error::Full`] if there is no space now.
     pub fn reserve(&self, lane: usize, key: &[u8], meta: &[u8], body_len: Option<u64>) -> Result<Writer> {
-        let head = Head::new(key, meta, body_len.unwrap_or(0))?;
+        let head = self.shared.counted(Head::new(key, meta, body_len.unwrap_or(0)))?;
         self.shared.counted(Writer::reserve(&self.shared, lane, head, body_len))
     }
 
@@ -210,9 +210,6 @@ impl Store {
     pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
         const OPERATION: &str = "update";
         let loaded = read::load(&self.shared, record, REWRITE_BYTES_MAX)?;
-        if !record.is_alive() {
-            return Err(Error::Removed { operation: OPERATION });
-        }
         if let Some(body) = loaded.body() {
             let updated = self.put_in_place_of(Some(record), lane, (loaded.key(), meta), &[body])?;
             return self.succeed(record, updated, self.shared.end(record), OPERATION);

@@ -21,6 +21,8 @@ use crate::shared::Shared;
 /// First and longest step by which a file of its own grows. Each step doubles.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 const STEP_BYTES_MAX: u64 = 64 << 20;
+/// Divisor of the capacity: a step is no longer than this part.
+const STEP_DIVISOR: u64 = 32;
 
 /// Limit of bodies that are copied from a file of their own to a segment.
 const COPIED_BYTES_MAX: u64 = 256 << 10;
@@ -44,33 +46,44 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Reserves space in the lane's segment if the body is known to fit, else in a file of its own.
+    /// Reserves space in the lane's segment if the body is known to fit, and if few segments are
+    /// being filled; else in a file of its own.
     pub(crate) fn reserve(
         shared: &Arc<Shared>,
         lane: usize,
         head: Head<'_>,
         body_len: Option<u64>,
     ) -> Result<Self> {
-        match body_len {
-            Some(body_len) if append::fits_segment(shared, &head.header, body_len) => {
-                Self::in_segment(shared, lane, head, body_len)
-            }
-            _ => Self::in_own_file(shared, lane, head, body_len),
+        let short = body_len.filter(|len| append::fits_segment(shared, &head.header, *len));
+        let in_segment = short.map(|len| Self::in_segment(shared, lane, head, len)).transpose()?;
+        match in_segment.flatten() {
+            Some(writer) => Ok(writer),
+            None => Self::in_own_file(shared, lane, head, body_len),
         }
     }
 
-    fn in_segment(shared: &Arc<Shared>, lane: usize, mut head: Head<'_>, body_len: u64) -> Result<Self> {
+    /// Returns `None` if enough other segments are being filled: slow writers, each in a segment of
+    /// its own, would keep eviction from all of them.
+    fn in_segment(
+        shared: &Arc<Shared>,
+        lane: usize,
+        mut head: Head<'_>,
+        body_len: u64,
+    ) -> Result<Option<Self>> {
         let mut guard = shared.lane(lane, "reserve")?;
         let (file, layout) = append::slot(shared, &mut guard, head.header.head_len(), body_len)?;
+        if !shared.segments.may_fill(&file) {
+            return Ok(None);
+        }
         head.header.extent_len = layout.extent_len();
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
         head.write(&file, &layout, &[])
             .inspect_err(|error| append::seal_failed(shared, &mut guard, error))?;
         guard.tail = layout.end;
-        file.open_extent(layout.offset);
+        shared.segments.open_extent(&file, layout.offset);
         drop(guard);
-        Ok(Self::new(shared, lane, file, head, layout, body_len, Some(body_len)))
+        Ok(Some(Self::new(shared, lane, file, head, layout, body_len, Some(body_len))))
     }
 
     fn in_own_file(
@@ -83,14 +96,14 @@ impl Writer {
         drop(shared.lane(lane, "reserve")?);
         let layout = Layout::new(FILE_HEADER_BYTES, head.header.head_len(), body_len.unwrap_or(0), true);
         let file = own_file(shared, &layout, body_len)?;
-        let writable_bytes = file.share.bytes() - layout.body_offset;
+        let writable_bytes = (file.share.bytes() - layout.body_offset).min(body_len.unwrap_or(u64::MAX));
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
         head.write(&file, &layout, &[]).inspect_err(|error| {
             shared.note_shortage(error, layout.body_offset);
             shared.release_file(file.clone());
         })?;
-        file.open_extent(layout.offset);
+        shared.segments.open_extent(&file, layout.offset);
         Ok(Self::new(shared, lane, file, head, layout, writable_bytes, body_len))
     }
 
@@ -128,6 +141,11 @@ impl Writer {
         self.writable_bytes
     }
 
+    /// Limit in bytes of the store that it belongs to.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.shared.segments.budget.capacity_bytes
+    }
+
     /// Grows [`writable_bytes`](Self::writable_bytes) to at least `upto` bytes, and further ahead
     /// if space allows.
     ///
@@ -156,8 +174,9 @@ impl Writer {
         // A failed allocation can keep some of the blocks.
         let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.cut(has));
         self.shared.allocated(allocated, bytes - has)?;
-        self.step = (2 * self.step).min(STEP_BYTES_MAX);
-        self.writable_bytes = bytes - self.layout.body_offset;
+        let step_max = (self.capacity_bytes() / STEP_DIVISOR).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
+        self.step = (2 * self.step).min(step_max);
+        self.writable_bytes = (bytes - self.layout.body_offset).min(self.known.unwrap_or(u64::MAX));
         Ok(())
     }
 
@@ -185,8 +204,8 @@ impl Writer {
     }
 
     /// Commits a record with the first `body_len` written bytes as its body. It can be found from
-    /// then on. A short body of unknown length, which has a file of its own, is copied to the
-    /// lane's segment; readers of the [`extent`](Self::extent) are not disturbed.
+    /// then on. A short body in a file of its own is copied to the lane's segment; readers of the
+    /// [`extent`](Self::extent) are not disturbed.
     ///
     /// # Errors
     /// [`Error::TooLong`] beyond the length given to the reservation, [`Error::Full`] if the store
@@ -265,9 +284,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.file.close_extent(self.layout.offset);
+        let was_last = self.shared.segments.close_extent(&self.file, self.layout.offset);
         if !self.file.is_own() {
-            if self.file.position.load(Ordering::Acquire) != 0 {
+            if was_last && self.file.position.load(Ordering::Acquire) != 0 {
                 // It is full: it can be truncated and evicted now.
                 self.shared.lifecycle.wake();
             }

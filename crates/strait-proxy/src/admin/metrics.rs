@@ -197,7 +197,12 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
             "Records that were dropped because a power loss may have damaged them.",
             stats.unsynced,
         ),
-        ("refused_total", "counter", "Reservations that were refused for lack of space.", stats.refused),
+        (
+            "refused_total",
+            "counter",
+            "Objects that were refused for lack of space, or because a part is too long.",
+            stats.refused,
+        ),
         (
             "without_spare_total",
             "counter",

@@ -13,7 +13,7 @@ use strait_store::{NewObject, Record};
 use tokio::sync::Notify;
 
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::FillGuard;
+use crate::cache::fill_guard::FillGuard;
 use crate::cache::object::{Body, Home, Object, Part};
 use crate::io::buffer::Buffer;
 

@@ -22,6 +22,7 @@ use strait_transfer::pipe::Pipe;
 use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, timeout};
 
+use crate::cache::followers::Followers;
 use crate::cache::object::Object;
 use crate::io::piece::Piece;
 use crate::upstream::incoming::Incoming;
@@ -100,6 +101,8 @@ pub(crate) struct Fill {
     base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
+    /// Notified when a follower of a closed fill was sent bytes, or has left.
+    sent_more: Notify,
     /// Set once its request was sent to the origin, or at the start if the origin has several
     /// servers.
     pub(crate) sent: Arc<SetOnce<()>>,
@@ -118,9 +121,25 @@ struct State {
     skips: Vec<Skip>,
     /// Number of requests for parts that the origin has refused.
     refusals: u8,
-    followers: usize,
+    followers: Followers,
     failure: Option<Refusal>,
     remainder: Option<Box<Remainder>>,
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        !matches!(self.view.phase, Phase::Ready | Phase::Waiting | Phase::Spliced)
+    }
+
+    /// Returns the view of a follower whose next byte is `at`, of a full section or the last one.
+    fn view_at(&self, at: u64) -> View {
+        let phase = self.view.phase;
+        let full = self.followers.section(at);
+        full.map_or_else(
+            || self.view.clone(),
+            |(end, source)| View { phase, stored: *end, source: Some(source.clone()) },
+        )
+    }
 }
 
 /// Range in which a fill may end.
@@ -193,7 +212,7 @@ impl Fill {
             range,
             skips: Vec::new(),
             refusals: 0,
-            followers: 0,
+            followers: Followers::default(),
             failure: None,
             remainder: None,
         };
@@ -204,6 +223,7 @@ impl Fill {
             base,
             state: Mutex::new(state),
             changed: Notify::new(),
+            sent_more: Notify::new(),
             sent: Arc::default(),
             is_invalidated: Mutex::default(),
         }
@@ -320,6 +340,47 @@ impl Fill {
         self.state().failure.clone()
     }
 
+    /// Closes the fill: its body is too long to be stored. No other request follows it from now on.
+    pub(super) fn close(&self) {
+        let was_closed = std::mem::replace(&mut self.state().followers.is_closed, true);
+        if !was_closed {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Returns true if no other request may follow it: bytes that all followers were sent may be
+    /// gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().followers.is_closed
+    }
+
+    /// Ends a section of a closed fill, of which all bytes are published.
+    pub(super) fn end_section(&self) {
+        let mut state = self.state();
+        let end = state.view.stored;
+        if let Some(source) = state.view.source.take() {
+            state.followers.add_section(end, source);
+        }
+    }
+
+    /// Waits until all followers were sent the bytes before `at`.
+    pub(super) async fn wait_sent(&self, at: u64) {
+        loop {
+            let sent_more = self.sent_more.notified();
+            if self.state().followers.slowest() >= at {
+                return;
+            }
+            sent_more.await;
+        }
+    }
+
+    /// Returns true if at most one follower is sent bytes, and has fewer than [`REQUEST_BYTES`]
+    /// before `at` to be sent.
+    pub(super) fn has_one_near(&self, at: u64) -> bool {
+        let state = self.state();
+        state.followers.has_one_at_most() && at.saturating_sub(state.followers.slowest()) < REQUEST_BYTES
+    }
+
     /// Hands the remainder, which the store refuses, over to a follower that was sent all stored
     /// bytes.
     pub(crate) fn hand_over(&self, remainder: Remainder) {
@@ -327,9 +388,16 @@ impl Fill {
     }
 
     /// Returns the remainder to the first follower that waits at its first byte, `at`. A follower
-    /// that waits for a later byte would send its client bytes before the requested ones.
+    /// that waits for a later byte would send its client bytes before the requested ones. Frees the
+    /// stored bytes if no other follower needs them.
     pub(crate) fn take_over(&self, at: u64) -> Option<Box<Remainder>> {
-        self.state().remainder.take_if(|remainder| remainder.first == at)
+        let mut state = self.state();
+        let remainder = state.remainder.take_if(|remainder| remainder.first == at)?;
+        if state.followers.has_one_at_most() {
+            state.view.source = None;
+            state.followers.clear_sections();
+        }
+        Some(remainder)
     }
 
     /// Marks the key as invalidated: nothing of this fill is published from now on. Waits for the
@@ -398,9 +466,22 @@ impl Fill {
             let changed = self.changed.notified();
             {
                 let state = self.state();
-                let is_over = !matches!(state.view.phase, Phase::Ready | Phase::Waiting | Phase::Spliced);
-                if is_over || state.view.stored > at {
-                    return state.view.clone();
+                if state.is_over() || state.view.stored > at {
+                    return state.view_at(at);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the fill has ended, or is closed.
+    async fn wait_end(&self) -> Phase {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state();
+                if state.is_over() || state.followers.is_closed {
+                    return state.view.phase;
                 }
             }
             changed.await;
@@ -419,8 +500,8 @@ impl Fill {
 
     /// Counts a follower until it is dropped.
     pub(crate) fn follow(self: &Arc<Self>) -> Follower {
-        self.state().followers += 1;
-        Follower(self.clone())
+        let place = self.state().followers.add();
+        Follower { fill: self.clone(), place }
     }
 
     /// Returns the progress for the admin page.
@@ -431,12 +512,12 @@ impl Fill {
             first: state.range.start,
             stored: state.view.stored,
             length: state.object.as_ref().and_then(|object| object.length),
-            followers: state.followers,
+            followers: state.followers.count(),
         }
     }
 
     pub(crate) fn followers(&self) -> usize {
-        self.state().followers
+        self.state().followers.count()
     }
 
     /// Waits until there is no follower.
@@ -453,18 +534,49 @@ impl Fill {
 
 /// Follower of a fill, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Follower(Arc<Fill>);
+pub(crate) struct Follower {
+    fill: Arc<Fill>,
+    place: usize,
+}
 
 impl Follower {
     pub(crate) fn fill(&self) -> &Fill {
-        &self.0
+        &self.fill
+    }
+
+    /// Waits like [`Fill::wait_beyond`], after all bytes of the body before `at` were sent. A body
+    /// that is too long to be stored is kept only from the next byte of its slowest follower on.
+    pub(crate) async fn wait_beyond(&self, at: u64) -> View {
+        self.note(|followers| followers.note_sent(self.place, at));
+        self.fill.wait_beyond(at).await
+    }
+
+    /// Makes it a follower that is sent no bytes.
+    pub(crate) fn needs_no_bytes(&self) {
+        self.note(|followers| followers.note_unsent(self.place));
+    }
+
+    /// Waits for the end of the fill, without being sent bytes. Returns true if the fill has ended
+    /// in [`Phase::Done`] and its body may be stored.
+    pub(crate) async fn wait_stored(&self) -> bool {
+        self.needs_no_bytes();
+        self.fill.wait_end().await == Phase::Done && !self.fill.is_closed()
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Followers)) {
+        let mut state = self.fill.state();
+        change(&mut state.followers);
+        if state.followers.is_closed {
+            drop(state);
+            self.fill.sent_more.notify_waiters();
+        }
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.0.state().followers -= 1;
-        self.0.changed.notify_waiters();
+        self.note(|followers| followers.remove(self.place));
+        self.fill.changed.notify_waiters();
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 
 use strait_http::partial::strong_validator;
@@ -10,8 +9,8 @@ use strait_transfer::pipe::Pipe;
 
 use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
 use crate::cache::fill_costs::{MEASURED_BYTES_MIN, with_cpu_time};
+use crate::cache::fill_guard::FillGuard;
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
-use crate::cache::generation::Generation;
 use crate::cache::object::Object;
 use crate::cache::worker::Worker;
 use crate::config::file::{Abandoned, FillMethod};
@@ -22,66 +21,13 @@ use crate::upstream::background::Fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::pool::Connection;
 
+/// Divisor of the store's capacity: the limit of a stored body of unknown length, and of the bytes
+/// by which the fill of a longer one is ahead of its slowest follower.
+const UNKNOWN_DIVISOR: u64 = 4;
+/// Number of sections with as many bytes as that limit.
+const SECTIONS: u64 = 8;
 /// Preferred alignment, in the file, of the end of each piece.
 const PIECE_ALIGN_BYTES: u64 = 64 << 10;
-
-/// Guard of a fill. Dropping it before the end marks the fill as broken.
-#[derive(Debug)]
-pub(crate) struct FillGuard {
-    pub(crate) worker: Rc<Worker>,
-    pub(crate) hash: u64,
-    pub(crate) fill: Arc<Fill>,
-    pub(super) generation: Generation,
-    is_over: bool,
-}
-
-impl FillGuard {
-    pub(crate) fn new(worker: &Rc<Worker>, hash: u64, fill: Arc<Fill>) -> Self {
-        let generation = worker.shared.generations.take(hash);
-        Self { worker: worker.clone(), hash, fill, generation, is_over: false }
-    }
-
-    pub(crate) fn end(mut self, phase: Phase) {
-        self.finish(phase);
-    }
-
-    /// Calls `store`, which makes a record visible and returns its object, and puts the object into
-    /// the cache. Does nothing if the key was invalidated since the fill began.
-    fn publish(&self, store: impl FnOnce() -> Option<Arc<Object>>) -> Option<Arc<Object>> {
-        self.fill.publish(|| {
-            let object = store()?;
-            self.cache(&object);
-            Some(object)
-        })
-    }
-
-    /// Puts a stored object into the cache, during a publication.
-    pub(super) fn cache(&self, object: &Arc<Object>) {
-        if object.is_alive() && object.is_current() {
-            self.worker.replace(self.hash, object);
-        }
-    }
-
-    /// Ends the fill after a failure of the origin before the head. Followers get the same failure.
-    pub(crate) fn fail(mut self, status: u16, why: &str) {
-        self.fill.fail((status, why.to_owned()));
-        self.finish(Phase::Broken);
-    }
-
-    fn finish(&mut self, phase: Phase) {
-        self.is_over = true;
-        self.worker.shared.fills.remove(self.hash, &self.fill);
-        self.fill.end(phase);
-    }
-}
-
-impl Drop for FillGuard {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.finish(Phase::Broken);
-        }
-    }
-}
 
 /// Returns the length of a body for the store if it is whole, short, not chunked, and in the
 /// buffer.
@@ -165,9 +111,7 @@ impl FillTask {
 
     /// Stops sharing the fill: only one client can receive a body that outgrows memory.
     pub(crate) fn stop_sharing(&mut self) {
-        let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
-        let (fill, generation) = (Arc::new(Fill::new(fill.key().clone(), None)), generation.clone());
-        let own = FillGuard { worker: worker.clone(), hash: *hash, fill, generation, is_over: false };
+        let own = self.guard.unshared();
         std::mem::replace(&mut self.guard, own).end(Phase::NotShared);
     }
 
@@ -181,7 +125,7 @@ impl FillTask {
     }
 
     /// Moves the buffered bytes; returns true at the end of the body.
-    pub(crate) fn take_buffered(&mut self) -> Result<bool, FillError> {
+    pub(crate) async fn take_buffered(&mut self) -> Result<bool, FillError> {
         loop {
             let buffer = &self.incoming.connection.buffer;
             let piece = self.incoming.framed.next(buffer.filled()).map_err(|_| FillError::Origin)?;
@@ -190,7 +134,7 @@ impl FillTask {
                 Piece::Framing(len) | Piece::Trailer(len) => (len, false),
                 Piece::End(len) => (len, true),
                 Piece::Data(len) => {
-                    self.reserve_space(len as u64)?;
+                    self.reserve_space(len as u64).await?;
                     self.sink.write(self.stored, &self.incoming.connection.buffer.filled()[..len])?;
                     self.guard.worker.counters().filled_copied.add(len as u64);
                     self.incoming.framed.advance(len as u64);
@@ -290,7 +234,7 @@ impl FillTask {
     }
 
     async fn fill(&mut self) -> Result<(), FillError> {
-        while !self.take_buffered()? {
+        while !self.take_buffered().await? {
             self.publish_progress();
             self.end_before_skipped(0);
             self.check_followers()?;
@@ -380,8 +324,8 @@ impl FillTask {
                 self.incoming.framed = Framed::Length(0);
                 return Ok(());
             }
-            if let Err(error) = self.reserve_space(len).and_then(|()| self.sink.write(stored, piece.bytes()))
-            {
+            let reserved = self.reserve_space(len).await;
+            if let Err(error) = reserved.and_then(|()| self.sink.write(self.stored, piece.bytes())) {
                 return Err(error.holding(Held::Piece(piece)));
             }
             drop(piece);
@@ -455,7 +399,7 @@ impl FillTask {
             // Bytes left in the pipe are moved the next time.
             let has_more = has_new && !is_broken && (held as u64) < ahead;
             let len = if has_more { self.aligned_len(held) } else { held };
-            self.reserve_space(len as u64)?;
+            self.reserve_space(len as u64).await?;
             let spliced = self.sink.splice(self.stored, pipe, len);
             // After a failure of the disk some bytes may be stored, and the others are in the pipe.
             let moved = (held - pipe.held()) as u64;
@@ -500,11 +444,11 @@ impl FillTask {
     }
 
     /// Reserves space for `more` bytes. A body that outgrows memory moves into the store.
-    fn reserve_space(&mut self, more: u64) -> Result<(), FillError> {
+    async fn reserve_space(&mut self, more: u64) -> Result<(), FillError> {
         let worker = &self.guard.worker;
         let len = self.stored + more;
-        if len > worker.settings().object_max {
-            return Err(FillError::Store(None));
+        if self.guard.fill.is_closed() || len > self.stored_max() {
+            return self.reserve_in_section(more).await;
         }
         if let Sink::Memory(bytes) = &self.sink {
             if len <= worker.settings().memory_object as u64 {
@@ -521,12 +465,63 @@ impl FillTask {
         self.sink.grow(len)
     }
 
+    /// Returns the length up to which the body is stored. A body of unknown length may be endless,
+    /// and would evict all other objects.
+    fn stored_max(&self) -> u64 {
+        let object_max = self.guard.worker.settings().object_max;
+        match &self.sink {
+            Sink::Store(writer) if self.range.end == u64::MAX => {
+                object_max.min(writer.capacity_bytes() / UNKNOWN_DIVISOR)
+            }
+            _ => object_max,
+        }
+    }
+
+    /// Reserves space for `more` bytes of a body that is too long to be stored. Fails if one client
+    /// can take over the connection. Otherwise the body goes on in sections, which are freed when
+    /// all followers were sent them, and the fill waits for the slowest follower.
+    async fn reserve_in_section(&mut self, more: u64) -> Result<(), FillError> {
+        let FillGuard { worker, fill, .. } = &self.guard;
+        let Some(store) = worker.shared.store.as_ref().filter(|_| self.range.end == u64::MAX) else {
+            return Err(FillError::Store(None));
+        };
+        // Before the head is published, no follower is sent bytes.
+        if fill.object_now().is_none() {
+            return Err(FillError::Store(None));
+        }
+        fill.close();
+        let at = self.range.start + self.stored;
+        let is_full = match &self.sink {
+            Sink::Memory(_) => true,
+            Sink::Store(writer) => {
+                let ahead_max = writer.capacity_bytes() / UNKNOWN_DIVISOR;
+                fill.wait_sent(at.min((at + more).saturating_sub(ahead_max))).await;
+                self.stored > 0 && self.stored + more > ahead_max / SECTIONS
+            }
+        };
+        if fill.has_one_near(at) {
+            return Err(FillError::Store(None));
+        }
+        if is_full {
+            let next = reserve(worker, store, &self.object, at, None).ok_or(FillError::Store(None))?;
+            self.publish_progress();
+            fill.end_section();
+            self.sink = next;
+            self.range.start = at;
+            self.stored = 0;
+        }
+        self.sink.grow(self.stored + more)
+    }
+
     /// Publishes the complete body.
     pub(crate) fn finish(self) -> Option<Arc<Object>> {
         let Self { guard, object, incoming, range, sink, stored, .. } = self;
         let worker = guard.worker.clone();
         let source = sink.source(range.start);
         let published = guard.publish(|| {
+            if guard.fill.is_closed() {
+                return None;
+            }
             let whole = sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored);
             whole.map(Arc::new)
         });

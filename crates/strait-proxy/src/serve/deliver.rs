@@ -9,7 +9,7 @@ use strait_http::head::Version;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::{Error, Extent, Record};
 
-use crate::cache::fill::{Follower, Held, Phase, Remainder, Source};
+use crate::cache::fill::{Follower, Held, Phase, Remainder, Source, View};
 use crate::cache::object::{Body, Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
@@ -21,6 +21,10 @@ use crate::observe::access::{self, ClientSocket};
 use crate::serve::check;
 use crate::serve::response::{Answer, Framing, ResponseOptions, encode_stored, write_stored};
 use crate::upstream::pool::Connection;
+
+/// Limit in bytes of a piece of a body of unknown length: a fill that is too long to be stored
+/// waits for followers piece by piece.
+const FOLLOWED_BYTES_MAX: u64 = 1 << 20;
 
 /// Sends the selected bytes of a pinned object.
 pub(crate) async fn send_pinned(
@@ -355,35 +359,36 @@ async fn follow_unknown(
 ) -> Result<(), SocketError> {
     let is_chunked = framing == Framing::Chunked;
     let mut at = 0;
-    loop {
-        let view = follower.fill().wait_beyond(at).await;
-        if view.stored > at {
-            if is_chunked {
-                let line = chunk_head((view.stored - at) as usize);
-                socket.add_overhead(line.len() + CHUNK_END.len());
-                socket.write_all_and_more(&line).await?;
-            }
-            send_piece(worker, socket, view.source.as_ref(), at..view.stored).await?;
-            at = view.stored;
-            socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
-        } else if view.phase == Phase::Done {
-            let end = if is_chunked { LAST_CHUNK } else { b"" };
-            socket.add_overhead(end.len());
-            return socket.write_all(end, &[]).await;
-        } else if let Some(rest) = follower.fill().take_over(at) {
-            let form = if is_chunked { Form::Chunks } else { Form::Data };
-            let sent = send_rest(worker, socket, *rest, form, None).await;
-            if sent.is_err() && framing == Framing::ToClose {
-                socket.reset();
-            }
-            return sent;
-        } else {
-            if framing == Framing::ToClose {
-                socket.reset();
-            }
-            return Err(SocketError::Closed);
+    // Does not hold the stored bytes while a remainder is forwarded.
+    let phase = loop {
+        let View { phase, stored, source } = follower.wait_beyond(at).await;
+        if stored <= at {
+            break phase;
         }
+        let upto = stored.min(at + FOLLOWED_BYTES_MAX);
+        if is_chunked {
+            let line = chunk_head((upto - at) as usize);
+            socket.add_overhead(line.len() + CHUNK_END.len());
+            socket.write_all_and_more(&line).await?;
+        }
+        send_piece(worker, socket, source.as_ref(), at..upto).await?;
+        at = upto;
+        socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
+    };
+    if phase == Phase::Done {
+        let end = if is_chunked { LAST_CHUNK } else { b"" };
+        socket.add_overhead(end.len());
+        return socket.write_all(end, &[]).await;
     }
+    let form = if is_chunked { Form::Chunks } else { Form::Data };
+    let sent = match follower.fill().take_over(at) {
+        Some(rest) => send_rest(worker, socket, *rest, form, None).await,
+        None => Err(SocketError::Closed),
+    };
+    if sent.is_err() && framing == Framing::ToClose {
+        socket.reset();
+    }
+    sent
 }
 
 /// Forwards the remainder that the store has refused: `len` bytes, which the head has announced, or

@@ -54,9 +54,9 @@ pub(crate) enum FillStep {
     Outside,
     /// The request has other values of the fields in Vary: its variant.
     Differs(Variant),
-    /// The request must not wait for the fill: its response is for one client alone, too old for
-    /// this request, or late, its Vary gives no variant, or the fill failed and the request has
-    /// Range. Leads to [`Lookup::Alone`].
+    /// The request must not wait for the fill: its response is for one client alone, too long to be
+    /// stored, too old for this request, or late, its Vary gives no variant, or the fill failed and
+    /// the request has Range. Leads to [`Lookup::Alone`].
     Alone,
 }
 
@@ -102,6 +102,9 @@ pub(crate) async fn follow_one(
             outcome = FillStep::Outside;
             continue;
         }
+        if fill.is_closed() {
+            return Ok(FillStep::Alone);
+        }
         let now = exchange.worker.now();
         if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
             return Ok(FillStep::Alone);
@@ -118,8 +121,8 @@ pub(crate) async fn follow_one(
         match follow(exchange, wanted, &follower, &object, answer).await? {
             FillStep::Outside => outcome = FillStep::Outside,
             FillStep::AtEnd => {
-                follower.fill().wait_beyond(u64::MAX).await;
-                return Ok(FillStep::Ended);
+                follower.wait_stored().await;
+                return Ok(if fill.is_closed() { FillStep::Alone } else { FillStep::Ended });
             }
             step => return Ok(step),
         }

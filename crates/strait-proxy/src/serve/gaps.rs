@@ -14,7 +14,8 @@ use strait_http::storing::{StorableRequest, may_store};
 use tokio::time::timeout;
 
 use crate::cache::fill::{Fill, Follower, REQUEST_BYTES};
-use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fill_guard::FillGuard;
+use crate::cache::fill_task::FillTask;
 use crate::cache::fills::PartStep;
 use crate::cache::generation::Generation;
 use crate::cache::object::{Object, RECORDS_MAX};

@@ -11,7 +11,7 @@ use strait_http::vary::Variant;
 
 use crate::cache::disk::NotFound;
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::FillGuard;
+use crate::cache::fill_guard::FillGuard;
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::config::sites::Resource;

@@ -10,7 +10,8 @@ use strait_http::range::Wanted::Parts;
 
 use crate::cache::deferred::Deferred;
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
+use crate::cache::fill_guard::FillGuard;
+use crate::cache::fill_task::{FillTask, whole_length};
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::Selected;
 use crate::io::socket::after_others_have_read;
@@ -331,7 +332,7 @@ async fn fill(
     let object = task.object.clone();
     let shown = for_its_client(&object, &task.incoming);
     let is_whole = task.range == (0..object.length.unwrap_or(u64::MAX));
-    if is_whole && task.is_in_memory() && task.take_buffered().unwrap_or(false) {
+    if is_whole && task.is_in_memory() && task.take_buffered().await.unwrap_or(false) {
         // An object that the store refuses stays in memory.
         let Some(stored) = task.finish() else { return Ok(Lookup::Again) };
         let shown = with_stored_body(&shown, &object, stored);
@@ -347,11 +348,8 @@ async fn fill(
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     match follow(exchange, wanted, &follower, &shown, answer).await? {
         FillStep::Answered(stays) => Ok(Lookup::Answered(stays)),
-        _ => match follower.fill().wait_beyond(u64::MAX).await.phase {
-            Phase::Done => Ok(Lookup::Again),
-            // The fill did not store the whole body.
-            _ => Ok(Lookup::Alone),
-        },
+        // Unless the fill did not store the whole body.
+        _ => Ok(if follower.wait_stored().await { Lookup::Again } else { Lookup::Alone }),
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
 use crate::cache::fill::Follower;
-use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fill_guard::FillGuard;
+use crate::cache::fill_task::FillTask;
 use crate::cache::fills::PartStep;
 use crate::cache::object::{Object, Pinned, RECORDS_MAX};
 use crate::cache::select::Selected;

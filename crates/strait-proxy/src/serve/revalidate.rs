@@ -16,7 +16,8 @@ use strait_http::update::{confirms, has_no_validator, has_strong_tag, head_confi
 use strait_http::vary::Variant;
 
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fill_guard::FillGuard;
+use crate::cache::fill_task::FillTask;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
@@ -301,7 +302,8 @@ async fn validate(
     };
     if let Ok(task) = FillTask::new(guard, Arc::new(object), incoming, range) {
         // Without a follower, a fill that never had a client would count as abandoned.
-        let _follower = task.guard.fill.follow();
+        let follower = task.guard.fill.follow();
+        follower.needs_no_bytes();
         task.begin();
         run(task, Some(unconditional.clone())).await;
     }

@@ -10,7 +10,7 @@ use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
 use strait_http::reuse::may_replace_error;
 
-use crate::cache::fill_task::FillGuard;
+use crate::cache::fill_guard::FillGuard;
 use crate::cache::generation::Generation;
 use crate::cache::object::Object;
 use crate::config::sites::Resource;

@@ -14,6 +14,7 @@ mod dns;
 mod dns_faults;
 mod dns_rig;
 mod dns_tls;
+mod endless;
 mod files;
 mod fills;
 mod headers;

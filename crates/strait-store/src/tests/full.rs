@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::faults::bytes_in;
 use super::{PATIENCE, body_of, config, fill_of, open_on_disk};
 use crate::disk::{Call, Disk};
+use crate::format::KEY_BYTES_MAX;
 use crate::{Config, Error, Record, Store, hash_of};
 use crate::{append, eviction};
 
@@ -55,6 +56,18 @@ fn full_disk_refuses_an_object_and_keeps_the_others() {
         assert_eq!(body_of(&store, key), body);
     }
     assert_eq!(store.stats().failed, 1);
+}
+
+#[test]
+fn refusals_of_too_long_parts_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, store) = opened(&dir);
+    let long = vec![7; KEY_BYTES_MAX + 1];
+    assert!(matches!(store.put(0, &long, b"", &[]), Err(Error::TooLong { .. })));
+    assert!(matches!(store.reserve(0, &long, b"", None), Err(Error::TooLong { .. })));
+    let mut writer = store.reserve(0, b"key", b"", Some(1)).unwrap();
+    assert!(matches!(writer.grow(2), Err(Error::TooLong { .. })));
+    assert_eq!(store.stats().refused, 3);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use super::{PATIENCE, body_of, config, fill_of, killed, open, open_on_disk};
+use super::{PATIENCE, body_of, config, fill_of, killed, open, open_on_disk, wait_until};
 use crate::budget::Share;
 use crate::disk::{Call, Disk};
 use crate::file::name_of;
@@ -399,4 +399,30 @@ fn key_that_is_removed_before_it_is_loaded_does_not_come_back() {
         put(&store, 3);
         assert!(has(&store, 3));
     }
+}
+
+#[test]
+fn journal_with_a_name_that_is_not_synced_counts() {
+    let syncs = |fail_at: Option<u32>| {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, store) = open_on_disk(config(&dir));
+        (0..10).for_each(|number| put(&store, number));
+        let before = disk.faults.count_here(Call::Sync);
+        if let Some(after) = fail_at {
+            disk.faults.inject_here(Call::Sync, after, 1, Errno::IO.raw_os_error());
+        }
+        store.sync().unwrap();
+        assert_eq!(store.stats().failed, u64::from(fail_at.is_some()));
+        let is_counted = || {
+            let files = fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
+            let counted = files.filter(|file| !matches!(file.file_name().to_str(), Some("lock" | "marks")));
+            counted.filter_map(|file| Some(file.metadata().ok()?.len())).sum::<u64>()
+                == store.stats().used_bytes
+        };
+        wait_until(&store, is_counted);
+        disk.faults.count_here(Call::Sync) - before
+    };
+    let all = syncs(None);
+    // The last one is that of the directory, after the journal has got its name.
+    assert_eq!(syncs(Some(all as u32 - 1)), all);
 }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{config, fill_of, open, open_on_disk, put_patiently, wait_until};
+use super::{body_of, config, fill_of, open, open_on_disk, put_patiently, wait_until};
 use crate::disk::Call;
 use crate::{Config, append, hash_of};
 
@@ -42,6 +42,20 @@ fn idle_store_on_a_full_file_system_rests() {
 }
 
 #[test]
+fn lane_that_waits_for_a_spare_doubles_their_number_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&Config { capacity_bytes: 64 << 20, ..config(&dir) });
+    let spares = &store.shared.segments.spares;
+    wait_until(&store, || spares.lacking() == 0);
+    let mut taken = spares.take_all();
+    let before = spares.wanted();
+    spares.note_missed();
+    spares.add(taken.pop_front().unwrap());
+    assert!(spares.take_late().is_some());
+    assert_eq!(spares.wanted(), 2 * before);
+}
+
+#[test]
 fn failed_growth_leaves_no_uncounted_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = open_on_disk(Config { capacity_bytes: 32 << 20, ..config(&dir) });
@@ -55,6 +69,49 @@ fn failed_growth_leaves_no_uncounted_bytes() {
     assert!(grown.is_err(), "{grown:?}");
     assert_eq!(std::fs::metadata(file.path()).unwrap().len(), file.share.bytes());
     assert_eq!(file.share.bytes(), bytes);
+}
+
+#[test]
+fn slow_writers_keep_eviction_from_a_bounded_part_of_the_store() {
+    const BODY_BYTES: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = open(&config);
+    let segments = config.capacity_bytes / config.segment_bytes.unwrap();
+    let put = |number: u64| {
+        store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, BODY_BYTES)]).unwrap();
+    };
+    // Between two of them a segment is filled by others.
+    let slow_key = |slow: u64| (slow << 32).to_le_bytes();
+    let writers: Vec<_> = (1..=segments)
+        .map(|slow| {
+            let writer = store.reserve(0, &slow_key(slow), b"meta", Some(BODY_BYTES as u64)).unwrap();
+            (0..5).for_each(|number| put(5 * slow + number));
+            writer
+        })
+        .collect();
+    (0..100).for_each(|number| put(1000 + number));
+    for (slow, writer) in (1..).zip(writers) {
+        let extent = writer.extent();
+        rustix::io::pwrite(&*extent.file, &fill_of(slow, BODY_BYTES), extent.offset).unwrap();
+        drop(extent);
+        writer.commit(BODY_BYTES as u64).unwrap();
+        assert_eq!(body_of(&store, &slow_key(slow)), Some(fill_of(slow, BODY_BYTES)));
+    }
+    (0..200).for_each(|number| put(2000 + number));
+    let stats = store.stats();
+    assert!(stats.refused == 0 && stats.evicted > 200, "{stats:?}");
+}
+
+#[test]
+fn no_byte_beyond_a_known_length_is_writable() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&Config { capacity_bytes: 32 << 20, ..config(&dir) });
+    for length in [1000, 300_001, 3_000_001] {
+        let mut writer = store.reserve(0, b"long", b"meta", Some(length)).unwrap();
+        writer.grow(length).unwrap();
+        assert_eq!(writer.writable_bytes(), length);
+    }
 }
 
 #[test]
