@@ -50,6 +50,14 @@ pub struct Lifetimes {
 }
 
 impl LifetimePolicy {
+    /// Returns the policy for a response that may be for one client, as its request has credentials
+    /// or a cookie outside the key: the lifetimes of the origin hold. One that wants each reuse to
+    /// be validated has not agreed to others.
+    #[must_use]
+    pub fn for_one(self) -> Self {
+        Self { heuristic_max: self.heuristic_max, ..Self::default() }
+    }
+
     /// Returns the lifetimes of a response.
     pub fn lifetimes(
         &self,
@@ -68,18 +76,19 @@ impl LifetimePolicy {
             let times = Times::of(status, fields, directives, received, received);
             (times.lifetime > self.heuristic_max).then_some(self.heuristic_max)
         };
+        // `no-cache` with names of fields protects these, which are for one client.
+        let is_overriding = self.is_overriding && !matches!(directives.no_cache, Scope::Fields(_));
         let fresh = if is_explicit(fields, directives) {
-            of_status.filter(|_| self.is_overriding)
+            of_status.filter(|_| is_overriding)
         } else {
             of_status.or_else(heuristic)
         };
-        let stale =
-            |own: Option<u64>, given: Option<u64>| own.filter(|_| self.is_overriding || given.is_none());
+        let stale = |own: Option<u64>, given: Option<u64>| own.filter(|_| is_overriding || given.is_none());
         Lifetimes {
             fresh,
             stale_while_revalidate: stale(self.stale_while_revalidate, directives.stale_while_revalidate),
             stale_if_error: stale(self.stale_if_error, directives.stale_if_error),
-            is_overriding: self.is_overriding && fresh.is_some(),
+            is_overriding: is_overriding && fresh.is_some(),
         }
     }
 }
@@ -147,9 +156,7 @@ mod tests {
             is_overriding: true,
             ..LifetimePolicy::default()
         };
-        for value in
-            ["max-age=0, must-revalidate", "no-cache", "s-maxage=1, stale-if-error=0", "no-cache=\"a\""]
-        {
+        for value in ["max-age=0, must-revalidate", "no-cache", "s-maxage=1, stale-if-error=0"] {
             let fields = fields(&[("Cache-Control", value), DATE]);
             let mut directives = OfResponse::of(&fields);
             let mut times = Times::of(200, &fields, &directives, 0, 0);
@@ -158,6 +165,8 @@ mod tests {
             assert_eq!(reuse(60, &times, &directives, &OfRequest::default()), Reuse::Validate, "{value}");
             assert_eq!(directives.stale_if_error, Some(30), "{value}");
         }
+        assert!(!lifetimes(&policy, 200, &[("Cache-Control", "no-cache=\"a\"")]).is_overriding);
+        assert!(lifetimes(&policy.for_one(), 200, &[("Cache-Control", "max-age=0")]).are_none());
         // Without a lifetime for the status, the origin's demand holds.
         assert!(lifetimes(&policy, 404, &[("Cache-Control", "no-cache")]).fresh.is_none());
         assert!(!lifetimes(&policy, 404, &[("Cache-Control", "no-cache")]).is_overriding);

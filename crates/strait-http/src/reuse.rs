@@ -63,7 +63,7 @@ pub fn may_replace_error(now: u64, times: &Times, stored: &OfResponse, request: 
 
 /// Returns true if a shared cache must not use the stale response (RFC 9111 s4.2.4); s-maxage
 /// implies proxy-revalidate (s5.2.2.10).
-fn forbids_stale(stored: &OfResponse) -> bool {
+pub(crate) fn forbids_stale(stored: &OfResponse) -> bool {
     stored.must_revalidate || stored.proxy_revalidate || stored.s_maxage.is_some()
 }
 

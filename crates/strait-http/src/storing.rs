@@ -5,6 +5,7 @@ use crate::conditional::validators;
 use crate::fields::{Field, Fields};
 use crate::forward::forwarded_fields;
 use crate::freshness::{Times, expires_applies, is_heuristically_cacheable};
+use crate::reuse::forbids_stale;
 use crate::vary;
 
 /// Reason for not storing a response, for Cache-Status (RFC 9211) and logs.
@@ -149,10 +150,9 @@ fn is_error(status: u16) -> bool {
 /// can be validated. Any other would serve only clients that accept any age, at the full cost of
 /// storing.
 pub fn is_useful(fields: &Fields<'_>, directives: &OfResponse, times: &Times) -> bool {
-    times.fresh_for(times.received) > 0
-        || directives.stale_while_revalidate.is_some()
-        || directives.stale_if_error.is_some()
-        || validators(fields).next().is_some()
+    let may_be_stale = directives.no_cache == Scope::None && !forbids_stale(directives);
+    let has_stale = directives.stale_while_revalidate.is_some() || directives.stale_if_error.is_some();
+    times.fresh_for(times.received) > 0 || (may_be_stale && has_stale) || validators(fields).next().is_some()
 }
 
 /// Returns the fields to store: the forwarded ones (RFC 9111, section 3.1) except private ones
@@ -324,6 +324,8 @@ mod tests {
             ("Cache-Control: max-age=0|ETag: \"a\"", true),
             ("Cache-Control: max-age=0, stale-if-error=1", true),
             ("Cache-Control: max-age=0, stale-while-revalidate=1", true),
+            ("Cache-Control: no-cache, stale-while-revalidate=1", false),
+            ("Cache-Control: max-age=0, must-revalidate, stale-if-error=1", false),
             ("", false),
         ] {
             let response_fields = lines(response);

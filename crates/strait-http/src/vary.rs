@@ -184,9 +184,10 @@ fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
     let mut value = SmallVec::new();
     let name = if name == OF_RANGE { "range" } else { name };
     if let Some(cookie) = name.strip_prefix(KEY_PREFIX) {
-        let all = || cookies::pairs(request).filter(|pair| cookies::may_be(pair, cookie));
-        push_joined(&mut value, all(), b"; ");
-        return all().next().map(|_| value);
+        let mut all = cookies::all_like(request, cookie).peekable();
+        all.peek()?;
+        push_joined(&mut value, all, b"; ");
+        return Some(value);
     }
     match name {
         "forwarded" => value.extend_from_slice(poisoning::forwarded(request).as_bytes()),

@@ -229,16 +229,22 @@ impl Worker {
         &self.key_fields
     }
 
-    /// Returns the lifetimes that the policy gives a response.
+    /// Returns the lifetimes that the policy gives a response to `request`.
     pub(crate) fn lifetimes(
         &self,
+        request: &Fields<'_>,
         status: u16,
-        fields: &Fields<'_>,
-        directives: &OfResponse,
+        (fields, directives): (&Fields<'_>, &OfResponse),
         received: u64,
     ) -> Lifetimes {
-        let policy = self.cache.as_ref().map_or(&self.settings.lifetimes, |cache| &cache.lifetimes);
+        let policy = self.cache.as_ref().map_or(self.settings.lifetimes, |cache| cache.lifetimes);
+        let policy = if self.is_for_one(request) { policy.for_one() } else { policy };
         policy.lifetimes(status, fields, directives, received)
+    }
+
+    /// Returns true if a request has credentials, or a cookie that is not part of the key.
+    pub(crate) fn is_for_one(&self, request: &Fields<'_>) -> bool {
+        request.has("authorization") || self.has_other_cookie(request)
     }
 
     /// Returns true if a request has a cookie that is not part of the key.

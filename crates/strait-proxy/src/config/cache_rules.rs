@@ -16,8 +16,10 @@ use crate::config::edge::RouteCache;
 
 /// Maximum of names in each list: each is compared with each name of a request.
 const NAMES_MAX: usize = 64;
-/// Maximum of fields and cookies in the key: each stored response has them all.
-const KEYS_MAX: usize = 16;
+/// Maximum of fields in the key: each stored response has them all.
+const KEY_FIELDS_MAX: usize = 16;
+/// Maximum of cookies in the key: all cookies are searched for each.
+const KEY_COOKIES_MAX: usize = 4;
 
 /// Cache policy of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,14 @@ impl Names {
         self.0.iter().any(|own| match own.strip_suffix('*') {
             Some(begin) => name.starts_with(begin.as_bytes()),
             None => own.as_bytes() == name,
+        })
+    }
+
+    /// Returns true if programs could read a cookie with one of them.
+    fn may_have(&self, pair: &[u8]) -> bool {
+        self.0.iter().any(|own| match own.strip_suffix('*') {
+            Some(begin) => cookies::may_be(pair, begin, true),
+            None => cookies::may_be(pair, own, false),
         })
     }
 
@@ -84,18 +94,23 @@ impl QueryRules {
     /// Returns a path with the query that cache and origin get; `None` if it is the same.
     pub(crate) fn apply(&self, path: &str) -> Option<String> {
         let (before, query) = path.split_once('?')?;
-        let is_kept = |parameter: &&str| {
-            let name = name_of(parameter).as_bytes();
-            !self.ignored.have(name) && self.kept.as_ref().is_none_or(|kept| kept.have(name))
-        };
-        let mut parameters: Vec<_> = query.split('&').filter(is_kept).collect();
+        let names = || query.split('&').map(name_of);
+        if names().all(|name| self.keeps(name)) && (!self.is_sorted || names().is_sorted()) {
+            return None;
+        }
+        let mut parameters: Vec<_> =
+            query.split('&').filter(|parameter| self.keeps(name_of(parameter))).collect();
         if self.is_sorted {
             // Stable: programs use the first or the last of several with one name.
             parameters.sort_by(|one, other| name_of(one).cmp(name_of(other)));
         }
         let kept = parameters.join("&");
-        let changed = if kept.is_empty() { before.to_owned() } else { format!("{before}?{kept}") };
-        (changed != path).then_some(changed)
+        Some(if kept.is_empty() { before.to_owned() } else { format!("{before}?{kept}") })
+    }
+
+    fn keeps(&self, name: &str) -> bool {
+        !self.ignored.have(name.as_bytes())
+            && self.kept.as_ref().is_none_or(|kept| kept.have(name.as_bytes()))
     }
 }
 
@@ -138,10 +153,9 @@ impl CacheRules {
 
     /// Returns true if a request uses the cache. Cookies that `is_dropped` accepts do not count.
     pub(crate) fn admit(&self, request: &Fields<'_>, is_dropped: impl Fn(&[u8]) -> bool) -> bool {
-        let bypasses = |name: &[u8]| self.bypass_cookies.have(name) && !is_dropped(name);
-        self.is_enabled
-            && (self.bypass_cookies.are_none()
-                || !cookies::pairs(request).any(|pair| bypasses(cookies::name_of(pair))))
+        let bypasses =
+            |pair: &[u8]| self.bypass_cookies.may_have(pair) && !is_dropped(cookies::name_of(pair));
+        self.is_enabled && (self.bypass_cookies.are_none() || !cookies::pairs(request).any(bypasses))
     }
 
     /// Returns true if the request has a cookie that is not part of the key.
@@ -154,17 +168,54 @@ impl CacheRules {
     }
 }
 
-/// Returns the cookies that a route leaves out.
-pub(crate) fn ignored_cookies(cache: &RouteCache) -> Result<Names, String> {
-    Names::new("ignore_cookies", &cache.ignore_cookies)
+/// Cookies that a route removes from requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CookieRules {
+    ignored: Names,
+    /// `None`: all others are kept.
+    kept: Option<Names>,
+}
+
+impl CookieRules {
+    /// Checks the keys of a route; returns the reason, after the key, if they are wrong.
+    pub(crate) fn new(cache: &RouteCache) -> Result<Self, String> {
+        if cache.keep_cookies.is_some() && !cache.ignore_cookies.is_empty() {
+            let why = "keep_cookies leaves out all others already; remove one of them";
+            return Err(format!(".ignore_cookies: {why}"));
+        }
+        let kept =
+            cache.keep_cookies.as_deref().map(|names| Names::new("keep_cookies", names)).transpose()?;
+        Ok(Self { ignored: Names::new("ignore_cookies", &cache.ignore_cookies)?, kept })
+    }
+
+    /// Returns true if they remove none.
+    pub(crate) fn are_none(&self) -> bool {
+        self.ignored.are_none() && self.kept.is_none()
+    }
+
+    /// Returns true if they remove the cookie of that name.
+    pub(crate) fn drop(&self, name: &[u8]) -> bool {
+        self.ignored.have(name) || self.kept.as_ref().is_some_and(|kept| !kept.have(name))
+    }
+
+    /// Returns them as text, a line for each name.
+    pub(crate) fn text(&self) -> String {
+        let ignored = self.ignored.iter().map(|name| format!("drop cookie {name}\n"));
+        let kept = self.kept.iter().flat_map(Names::iter).map(|name| format!("keep cookie {name}\n"));
+        let others = if self.kept.is_some() { "drop other cookies\n" } else { "" };
+        ignored.chain(kept).chain([others.to_owned()]).collect()
+    }
 }
 
 /// Returns the fields and cookies that are part of the key.
 fn keys(cache: &RouteCache) -> Result<Vec<String>, String> {
-    if cache.key_fields.len() + cache.key_cookies.len() > KEYS_MAX {
-        return Err(format!(
-            ".key_fields: too many fields and cookies in the key; the maximum is {KEYS_MAX}"
-        ));
+    for (key, names, most) in [
+        ("key_fields", &cache.key_fields, KEY_FIELDS_MAX),
+        ("key_cookies", &cache.key_cookies, KEY_COOKIES_MAX),
+    ] {
+        if names.len() > most {
+            return Err(format!(".{key}: {} names; the maximum is {most}", names.len()));
+        }
     }
     if let Some((name, why)) = cache.key_fields.iter().find_map(|name| Some((name, why_no_key(name)?))) {
         return Err(format!(".key_fields: \"{}\": {why}; remove it", name.escape_default()));
@@ -184,7 +235,9 @@ mod tests {
     use super::*;
 
     fn rules(toml: &str) -> Result<CacheRules, String> {
-        CacheRules::new(&toml::from_str(toml).unwrap(), &LifetimePolicy::default())
+        let cache = toml::from_str(toml).unwrap();
+        CookieRules::new(&cache)?;
+        CacheRules::new(&cache, &LifetimePolicy::default())
     }
 
     #[test]
@@ -218,10 +271,8 @@ mod tests {
             ("bypass_cookies = [\"a=b\"]", ".bypass_cookies: \"a=b\""),
             ("key_cookies = [\"a b\"]", ".key_cookies: \"a b\": this is not the name of a cookie"),
             ("key_fields = [\"Host\"]", ".key_fields: \"Host\": the host is part of every key"),
-            (
-                "key_cookies = [\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\",\"j\",\"k\",\"l\",\"m\",\"n\",\"o\",\"p\",\"q\"]",
-                "the maximum is 16",
-            ),
+            ("key_cookies = [\"a\", \"b\", \"c\", \"d\", \"e\"]", "the maximum is 4"),
+            ("keep_cookies = []\nignore_cookies = [\"a\"]", ".ignore_cookies: keep_cookies leaves out"),
         ] {
             let why = rules(toml).unwrap_err();
             assert!(why.contains(expected), "{toml}: {why}");

@@ -174,6 +174,8 @@ pub struct RouteCache {
     pub sort_query: bool,
     /// Cookies that are removed from requests.
     pub ignore_cookies: Vec<String>,
+    /// Cookies that alone are kept. Default: all.
+    pub keep_cookies: Option<Vec<String>>,
     /// Cookies with which a request bypasses the cache.
     pub bypass_cookies: Vec<String>,
     /// Cookies that are part of the key.
@@ -358,6 +360,7 @@ impl Default for RouteCache {
             keep_query: None,
             sort_query: false,
             ignore_cookies: Vec::new(),
+            keep_cookies: None,
             bypass_cookies: Vec::new(),
             key_cookies: Vec::new(),
             key_fields: Vec::new(),

@@ -13,7 +13,7 @@ use strait_http::head::Request;
 use strait_http::rules::is_same_for_programs;
 
 use crate::config::auth::BasicAuth;
-use crate::config::cache_rules::{CacheRules, Names};
+use crate::config::cache_rules::{CacheRules, CookieRules};
 use crate::config::compress::Compression;
 use crate::config::path_regex::PathRegex;
 use crate::config::pool::ServerPool;
@@ -38,14 +38,23 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
+    /// Returns true if they are a cache policy alone, which changes no field.
+    pub(crate) fn are_of_cache_alone(&self) -> bool {
+        self.cache.is_some() && !self.are_others()
+    }
+
     /// Returns true if there are any.
     pub(crate) fn are_any(&self) -> bool {
-        let Self { conditions, rewrite, request, response, cache, rate, auth, auth_request, key: _ } = self;
+        self.cache.is_some() || self.are_others()
+    }
+
+    fn are_others(&self) -> bool {
+        let Self { conditions, rewrite, request, response, cache: _, rate, auth, auth_request, key: _ } =
+            self;
         !conditions.are_none()
             || rewrite.is_some()
             || request.is_some()
             || response.is_some()
-            || cache.is_some()
             || rate.is_some()
             || auth.is_some()
             || auth_request.is_some()
@@ -82,7 +91,7 @@ pub(crate) struct RequestRules {
     /// Fields of clients that are dropped: those that are removed or set.
     pub(crate) dropped: Vec<Box<str>>,
     /// Cookies of clients that are dropped.
-    pub(crate) dropped_cookies: Names,
+    pub(crate) dropped_cookies: CookieRules,
     pub(crate) lines: Vec<(Box<str>, Box<str>)>,
     /// Host for the origin. The cache key keeps that of the client.
     pub(crate) host: Option<Box<str>>,
@@ -154,7 +163,7 @@ impl RequestRules {
 
     /// Returns true if a client's cookie of that name is dropped.
     pub(crate) fn drops_cookie(&self, name: &[u8]) -> bool {
-        self.drops("cookie") || self.dropped_cookies.have(name)
+        self.drops("cookie") || self.dropped_cookies.drop(name)
     }
 
     /// Returns true if the rules write a field of that name.
@@ -166,7 +175,7 @@ impl RequestRules {
     pub(crate) fn apply<'b>(&'b self, request: &mut Request<'b>) {
         request.fields.remove(|name| self.drops(name));
         if !self.dropped_cookies.are_none() {
-            cookies::remove(&mut request.fields, |name| self.dropped_cookies.have(name));
+            cookies::remove(&mut request.fields, |name| self.dropped_cookies.drop(name));
         }
         for (name, value) in &self.lines {
             request.fields.push(Field { name, value: value.as_bytes() });

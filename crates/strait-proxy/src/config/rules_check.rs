@@ -10,7 +10,7 @@ use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
 use crate::config::auth::{BasicAuth, UserFiles};
-use crate::config::cache_rules::{self, CacheRules, Names};
+use crate::config::cache_rules::{CacheRules, CookieRules};
 use crate::config::compress::Compression;
 use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route, RouteCache};
 use crate::config::path_regex::PathRegex;
@@ -117,7 +117,7 @@ fn add_cache(
         return Err(": only responses of a pool are stored; remove it".to_owned());
     }
     rules.cache = Some(Arc::new(CacheRules::new(cache, base)?));
-    let dropped_cookies = cache_rules::ignored_cookies(cache)?;
+    let dropped_cookies = CookieRules::new(cache)?;
     if !dropped_cookies.are_none() {
         let request = rules.request.as_deref().cloned().unwrap_or_default();
         rules.request = Some(Arc::new(RequestRules { dropped_cookies, ..request }));
@@ -234,7 +234,7 @@ fn key_text(rules: &Rules, route: &Route) -> String {
     }
     if let Some(RequestRules { dropped, dropped_cookies, lines, host }) = rules.request.as_deref() {
         text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
-        text.extend(dropped_cookies.iter().flat_map(|name| ["drop cookie ", name, "\n"]));
+        text.push_str(&dropped_cookies.text());
         text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));
         text.extend(host.iter().flat_map(|host| ["host ", host, "\n"]));
     }
@@ -310,7 +310,7 @@ fn request(headers: &Headers) -> RequestRules {
     let host = headers.set.iter().find(|(name, _)| is_host(name));
     RequestRules {
         dropped: dropped(headers),
-        dropped_cookies: Names::default(),
+        dropped_cookies: CookieRules::default(),
         lines: set
             .chain(&headers.add)
             .map(|(name, value)| (name.as_str().into(), value.as_str().into()))

@@ -87,6 +87,7 @@ const CACHE: &[(&str, Key)] = &[
     ("keep_query", Key::Value(Kind::Names)),
     ("sort_query", Key::Value(Kind::Bool)),
     ("ignore_cookies", Key::Value(Kind::Names)),
+    ("keep_cookies", Key::Value(Kind::Names)),
     ("bypass_cookies", Key::Value(Kind::Names)),
     ("key_cookies", Key::Value(Kind::Names)),
     ("key_fields", Key::Value(Kind::Fields)),

@@ -149,7 +149,12 @@ fn freshen(
     let variant_text = variant.as_ref().map_or("", Variant::text);
     // A purge after the request has marked a response that the 304 may not confirm any more.
     let expired = stored.times.expired_for(requested);
-    let lifetimes = worker.lifetimes(stored.status, &fields, &directives, received);
+    // A client with a cookie of its own confirms the response, and does not end its lifetimes.
+    let lifetimes = if worker.is_for_one(&request.fields) {
+        stored.meta(0).lifetimes
+    } else {
+        worker.lifetimes(&request.fields, stored.status, (&fields, &directives), received)
+    };
     let meta = Meta {
         requested,
         received,
@@ -295,7 +300,9 @@ async fn validate(
     let Some((object, range)) = made else {
         // RFC 9111 s4.3.3: the stored response is outdated, except after an error other than 404
         // and 410, which a field of this client's request may have caused.
-        if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
+        // A response for one client replaces none for all.
+        let is_for_all = !worker.is_for_one(&request.fields) && !directives.no_store;
+        if is_for_all && (incoming.status < 400 || matches!(incoming.status, 404 | 410)) {
             worker.forget(guard.hash, &stored.key);
         }
         return;

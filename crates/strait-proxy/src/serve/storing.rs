@@ -72,7 +72,7 @@ pub(crate) fn object(
     let lines = stored.iter().count() + usize::from(!stored.has("date"));
     let is_readable = lines <= FIELDS_MAX && head.len() <= HEAD_BYTES_MAX;
     let kept = stored_directives(fields, &own, &stored);
-    let lifetimes = worker.lifetimes(status, &stored, &kept, received);
+    let lifetimes = worker.lifetimes(&request.fields, status, (&stored, &kept), received);
     let meta = Meta {
         requested,
         received,
@@ -135,7 +135,10 @@ pub(crate) fn with_fields_of(
     let variant = Variant::of(&fields, &request.fields, worker.key_fields());
     let head = stored_head(part.status, fields.iter(), part.times.received);
     let variant = variant.as_ref().map_or(&**part.variant(), Variant::text);
-    let meta = Meta { head: &head, variant, ..part.meta(first) };
+    let directives = OfResponse::of(&fields);
+    let lifetimes =
+        worker.lifetimes(&request.fields, part.status, (&fields, &directives), part.times.received);
+    let meta = Meta { head: &head, variant, lifetimes, ..part.meta(first) };
     let combined = Object::new(&part.key, &meta, Body::Filling);
     // Does not fail, because the fields of both heads were parsed before.
     combined.unwrap_or_else(|| part.with_body(part.length, Body::Filling))

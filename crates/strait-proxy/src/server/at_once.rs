@@ -1,8 +1,8 @@
 //! Hits in the memory cache that are sent at once on HTTP/2: in the task of the connection, by the
 //! fields of the request, without a stream.
 //!
-//! Requests of routes with rules are left to a stream: rules count requests, and change heads. So
-//! are responses that would have to wait.
+//! Requests of routes with other rules than a cache policy are left to a stream: rules count
+//! requests, and change heads. So are responses that would have to wait.
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use strait_http::framing;
 use strait_http::head::Request;
 
 use crate::cache::worker::Worker;
+use crate::config::rules::Rules;
 use crate::config::sites::Resource;
 use crate::io::http2::opened::Opened;
 use crate::observe::access::{Account, Record};
@@ -57,7 +58,9 @@ fn with_resource<T>(
     let body = framing::of_request(&request).ok()?;
     let route = route(settings, &request, body, opened.is_encrypted(), &path).ok()?;
     match &route {
-        Route::Cache(resource) if route.rules().is_none() => Some(look(&request, resource)),
+        Route::Cache(resource) if route.rules().is_none_or(Rules::are_of_cache_alone) => {
+            Some(look(&request, resource))
+        }
         Route::Cache(_) | Route::Bypass(_) => None,
     }
 }

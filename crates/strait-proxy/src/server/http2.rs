@@ -72,11 +72,12 @@ impl Http2Connection<'_> {
             let timeouts = &worker.settings().timeouts;
             let mut limit = if is_quiet { timeouts.idle } else { timeouts.client };
             let is_closing = worker.settings().is_closing();
+            let announcement = ANNOUNCED.min(timeouts.drain / 2);
             let is_announcing =
-                is_closing && announced.get_or_insert_with(Instant::now).elapsed() < ANNOUNCED;
+                is_closing && announced.get_or_insert_with(Instant::now).elapsed() < announcement;
             if is_announcing {
                 link.announce_end();
-                limit = limit.min(ANNOUNCED);
+                limit = limit.min(announcement);
             } else if is_closing {
                 link.go_away();
                 if is_quiet {

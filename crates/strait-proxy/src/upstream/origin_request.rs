@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use strait_http::fields::{Field, Fields};
 use strait_http::forward::forwarded_fields;
 use strait_http::forwarded::Hop;
@@ -130,10 +129,14 @@ impl OriginRequest {
                 || settings.tracing.drops(field.name, client_request.trace);
             !is_dropped && is_sent(field.name, purpose, counts_hops)
         };
-        let mut is_conditional = false;
+        let (mut is_conditional, mut has_cookies) = (false, false);
         for field in forwarded_fields(&request.fields).filter(is_sent) {
             is_conditional |= is_condition(field.name);
-            push_field_or_cookies(&mut head, field, &request.fields);
+            match field.name.eq_ignore_ascii_case(COOKIE) {
+                true if std::mem::replace(&mut has_cookies, true) => {}
+                true => push_cookies(&mut head, &request.fields),
+                false => push_field(&mut head, field.name, field.value),
+            }
         }
         if is_thinned && forwarded_fields(&request.fields).any(|field| is_directive(field.name)) {
             push_without_refresh(&mut head, &request.fields);
@@ -211,16 +214,10 @@ impl OriginRequest {
     }
 }
 
-/// Writes a field, or in place of the first line of cookies all of them: a request has one such
-/// line (RFC 6265, section 5.4).
-fn push_field_or_cookies(head: &mut Vec<u8>, field: &Field<'_>, fields: &Fields<'_>) {
-    if !field.name.eq_ignore_ascii_case(COOKIE) {
-        return push_field(head, field.name, field.value);
-    }
-    let lines: SmallVec<[&[u8]; 4]> = fields.all(COOKIE).map(|line| line.value).collect();
-    if lines.first().is_some_and(|first| std::ptr::eq(*first, field.value)) {
-        push_field(head, field.name, &lines.join(&b"; "[..]));
-    }
+/// Writes all cookies in one line (RFC 6265, section 5.4).
+fn push_cookies(head: &mut Vec<u8>, fields: &Fields<'_>) {
+    let lines: Vec<&[u8]> = fields.all(COOKIE).map(|line| line.value).collect();
+    push_field(head, "Cookie", &lines.join(&b"; "[..]));
 }
 
 fn push_trace(head: &mut Vec<u8>, tracing: &Tracing, trace: &Trace) {
