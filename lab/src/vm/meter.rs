@@ -3,7 +3,7 @@
 //! QEMU drives the clock of a metered guest by its instructions (`-icount`), so that timers also
 //! fire after the same number of them. A plugin (`lab/vm/meter.c`) counts instructions of the
 //! kernel and of programs separately and logs both counts at marks. `lab/vm/pump.c` makes marks and
-//! sends frames at almost no cost to the guest. A program that polls marks its polls, so that those
+//! sends frames at almost no cost to the guest; `lab/vm/mark.c` only makes a mark. A program that polls marks its polls, so that those
 //! without a result can be left out. Instructions are not time: caches, DMA and NIC
 //! registers cost nothing here.
 
@@ -14,6 +14,15 @@ use crate::compile;
 
 const PLUGIN: &str = include_str!("../../vm/meter.c");
 const PUMP: &str = include_str!("../../vm/pump.c");
+const MARK: &str = include_str!("../../vm/mark.c");
+
+/// Processors of a guest whose instructions count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    All,
+    /// The processor with this number, from 0.
+    One(u32),
+}
 
 /// Counts of executed instructions at a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +38,16 @@ pub struct Mark {
 }
 
 /// Returns QEMU's arguments for a metered guest of `processors` with the marks in `log`.
-pub(super) fn arguments(folder: &Path, log: &Path, processors: u32) -> Vec<String> {
+pub(super) fn arguments(folder: &Path, log: &Path, processors: u32, counted: Counted) -> Vec<String> {
     let plugin = folder.join("meter.so");
     build(PLUGIN, &["-shared", "-fPIC"], &plugin);
     let words = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-d", "plugin", "-D"];
     let mut arguments: Vec<String> = words.map(str::to_owned).into();
-    let calls = if processors > 1 { ",calls=on" } else { "" };
+    let calls = match counted {
+        Counted::One(number) => format!(",calls={number}"),
+        Counted::All if processors > 1 => ",calls=all".to_owned(),
+        Counted::All => String::new(),
+    };
     arguments.extend([path(log), "-plugin".to_owned(), format!("{}{calls}", path(&plugin))]);
     arguments
 }
@@ -43,6 +56,13 @@ pub(super) fn arguments(folder: &Path, log: &Path, processors: u32) -> Vec<Strin
 pub(super) fn pump(folder: &Path) -> PathBuf {
     let program = folder.join("pump");
     build(PUMP, &["-static"], &program);
+    program
+}
+
+/// Compiles the program `mark` for the guest.
+pub(super) fn mark(folder: &Path) -> PathBuf {
+    let program = folder.join("mark");
+    build(MARK, &["-static"], &program);
     program
 }
 

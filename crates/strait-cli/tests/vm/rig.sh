@@ -34,6 +34,12 @@ two_hosts() {
     until ping -c 1 -W 1 10.0.0.2 >/dev/null; do :; done
 }
 
+# pin_interrupts NIC MASK: lets the processors of MASK, a hexadecimal number, handle the interrupts of a NIC that is up.
+pin_interrupts() {
+    awk -v nic="$1" '$NF == nic || index($NF, nic "-") == 1 { sub(":", "", $1); print $1 }' /proc/interrupts |
+        while read -r interrupt; do echo "$2" >"/proc/irq/$interrupt/smp_affinity"; done
+}
+
 # capturing PID: waits until that `strait capture` is open, which is when it drops its capabilities.
 capturing() {
     until [ "$(grep CapEff "/proc/$1/status")" != "$(grep CapEff /proc/self/status)" ]; do sleep 0.1; done
