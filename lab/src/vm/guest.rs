@@ -207,13 +207,13 @@ impl Guest {
         self.count(Counted::All)
     }
 
-    /// Counts the instructions of the processor `number`, from 0, up to the marks in
-    /// [`Run::marks`]. The program `mark` (`lab/vm/mark.c`) makes them, on any processor.
+    /// Counts the instructions of each processor. A mark in [`Run::marks`] has the counts of the
+    /// processor that made it, by the program `mark` (`lab/vm/mark.c`).
     #[must_use]
-    pub fn metered_on(mut self, number: u32) -> Self {
+    pub fn metered_by_processor(mut self) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         self.initramfs.program("bin/mark", &meter::mark(folder.path()));
-        self.count(Counted::One(number))
+        self.count(Counted::Own)
     }
 
     fn count(mut self, counted: Counted) -> Self {

@@ -16,12 +16,12 @@ const PLUGIN: &str = include_str!("../../vm/meter.c");
 const PUMP: &str = include_str!("../../vm/pump.c");
 const MARK: &str = include_str!("../../vm/mark.c");
 
-/// Processors of a guest whose instructions count.
+/// Processors of a guest whose instructions are in the counts of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
     All,
-    /// The processor with this number, from 0.
-    One(u32),
+    /// The one that makes the mark.
+    Own,
 }
 
 /// Counts of executed instructions at a mark.
@@ -44,9 +44,9 @@ pub(super) fn arguments(folder: &Path, log: &Path, processors: u32, counted: Cou
     let words = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-d", "plugin", "-D"];
     let mut arguments: Vec<String> = words.map(str::to_owned).into();
     let calls = match counted {
-        Counted::One(number) => format!(",calls={number}"),
-        Counted::All if processors > 1 => ",calls=all".to_owned(),
-        Counted::All => String::new(),
+        Counted::Own => ",calls=own",
+        Counted::All if processors > 1 => ",calls=on",
+        Counted::All => "",
     };
     arguments.extend([path(log), "-plugin".to_owned(), format!("{}{calls}", path(&plugin))]);
     arguments

@@ -82,11 +82,11 @@ hits() {
 # compare_hits VERSION OBJECT FEW MANY: stores the object and makes a mark before few hits, one after them and one after many.
 compare_hits() {
     hits "$1" "$2" "$3"
-    mark
+    taskset 1 mark
     hits "$1" "$2" "$3"
-    mark
+    taskset 1 mark
     hits "$1" "$2" "$4"
-    mark
+    taskset 1 mark
 }
 "#;
 
@@ -125,7 +125,7 @@ fn hits_over_tls() {
         return;
     }
     let Some(guest) = https(&strait().with_file_name("strait-proxy")) else { return };
-    let guest = guest.wire(Nic::Igb, Nic::Igb).program("/usr/sbin/ethtool").processors(2).metered_on(0);
+    let guest = guest.wire(Nic::Igb, Nic::Igb).program("/usr/sbin/ethtool").processors(2).metered_by_processor();
     let run = run(guest, &script());
     println!("{}\n{}", run.output, run.log);
     let mut marks = run.marks.chunks_exact(3);
