@@ -3,10 +3,11 @@
  * writes both counts to QEMU's log whenever a program executes a mark.
  *
  * A mark is an instruction without effect that compilers do not emit: nopl ID(%rax) with 0x5354 in
- * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN"; LOW is ID's
- * lower half. A program that polls executes mark 3 before each poll, and mark 4 after a poll that
+ * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN cipher CIPHER"; LOW
+ * is ID's lower half. A program that polls executes mark 3 before each poll, and mark 4 after a poll that
  * found something; they are not logged. TAKEN is the count of the program's instructions between
- * them.
+ * them. CIPHER, with the argument "calls=own", is the count of the instructions in blocks that have an
+ * instruction for AES or GCM: a block ends at a jump, so they are those of the loops that encrypt.
  *
  * With the argument "calls" each instruction calls a function that counts it, as QEMU 10.0 crashes
  * when the second processor of a guest starts with counts in the translated code. It runs all
@@ -84,7 +85,7 @@ static bool by_calls, by_processor;
 
 /* Counts of calls, by processor with "calls=own", otherwise those of the first entry only. */
 static struct {
-	uint64_t base, kernel, user;
+	uint64_t base, kernel, user, cipher;
 } processors[PROCESSORS_MAX], *current = processors;
 
 static struct handle *gs_base, *other_gs_base;
@@ -101,16 +102,18 @@ static uint64_t user(void)
 	return by_calls ? current->user : qemu_plugin_u64_sum(user_count);
 }
 
-static void called_in_kernel(unsigned int cpu, void *unused)
+static void called_in_kernel(unsigned int cpu, void *encrypts)
 {
-	(void)cpu, (void)unused;
+	(void)cpu;
 	current->kernel++;
+	current->cipher += encrypts != NULL;
 }
 
-static void called_in_program(unsigned int cpu, void *unused)
+static void called_in_program(unsigned int cpu, void *encrypts)
 {
-	(void)cpu, (void)unused;
+	(void)cpu;
 	current->user++;
+	current->cipher += encrypts != NULL;
 }
 
 static void find_registers(uint64_t plugin, unsigned int cpu)
@@ -154,8 +157,9 @@ static void log_mark(unsigned int low)
 {
 	char line[128];
 
-	snprintf(line, sizeof(line), "mark %u kernel %llu user %llu taken %llu\n", low,
-		 (unsigned long long)kernel(), (unsigned long long)user(), (unsigned long long)taken);
+	snprintf(line, sizeof(line), "mark %u kernel %llu user %llu taken %llu cipher %llu\n", low,
+		 (unsigned long long)kernel(), (unsigned long long)user(), (unsigned long long)taken,
+		 (unsigned long long)current->cipher);
 	qemu_plugin_outs(line);
 }
 
@@ -182,10 +186,42 @@ static bool is_mark(const struct instruction *instruction, uintptr_t *low)
 	return (bytes[5] | bytes[6] << 8) == MARK_HIGH;
 }
 
+/* Returns true for instructions of the extensions AES and PCLMULQDQ, also with the prefix of AVX. */
+static bool is_of_cipher(const struct instruction *instruction)
+{
+	unsigned char bytes[16], opcode, map;
+	size_t count = qemu_plugin_insn_data(instruction, bytes, sizeof(bytes));
+
+	if (count < 5)
+		return false;
+	if (bytes[0] == 0xc4) {
+		map = bytes[1] & 0x1f;
+		opcode = bytes[3];
+	} else {
+		/* 66, REX or nothing, 0f, 38 or 3a, opcode. */
+		size_t at = (bytes[1] & 0xf0) == 0x40 ? 2 : 1;
+
+		if (bytes[0] != 0x66 || bytes[at] != 0x0f || count < at + 3)
+			return false;
+		map = bytes[at + 1] == 0x38 ? 2 : bytes[at + 1] == 0x3a ? 3 : 0;
+		opcode = bytes[at + 2];
+	}
+	return (map == 2 && opcode >= 0xdb && opcode <= 0xdf) || (map == 3 && opcode == 0x44);
+}
+
+static bool encrypts(const struct block *block)
+{
+	for (size_t i = 0; i < qemu_plugin_tb_n_insns(block); i++)
+		if (is_of_cipher(qemu_plugin_tb_get_insn(block, i)))
+			return true;
+	return false;
+}
+
 static void translated(uint64_t plugin, struct block *block)
 {
 	size_t count = qemu_plugin_tb_n_insns(block);
 	uint64_t start = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(block, 0));
+	void *cipher = (void *)(uintptr_t)(by_processor && encrypts(block));
 
 	(void)plugin;
 	if (by_processor)
@@ -199,7 +235,7 @@ static void translated(uint64_t plugin, struct block *block)
 		if (by_calls)
 			qemu_plugin_register_vcpu_insn_exec_cb(instruction,
 							       in_kernel ? called_in_kernel : called_in_program,
-							       NO_REGISTERS, NULL);
+							       NO_REGISTERS, cipher);
 		else
 			qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
 				instruction, ADD_U64, in_kernel ? kernel_count : user_count, 1);

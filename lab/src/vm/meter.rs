@@ -35,6 +35,8 @@ pub struct Mark {
     pub user: u64,
     /// Those of them in polls that found something.
     pub taken: u64,
+    /// Those in blocks that encrypt, if the guest is metered by processor.
+    pub cipher: u64,
 }
 
 /// Returns QEMU's arguments for a metered guest of `processors` with the marks in `log`.
@@ -74,12 +76,15 @@ pub(super) fn marks(log: &Path) -> Vec<Mark> {
 
 fn parse(line: &str) -> Option<Mark> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let ["mark", id, "kernel", kernel, "user", user, "taken", taken] = words[..] else { return None };
+    let ["mark", id, "kernel", kernel, "user", user, "taken", taken, "cipher", cipher] = words[..] else {
+        return None;
+    };
     Some(Mark {
         id: id.parse().ok()?,
         kernel: kernel.parse().ok()?,
         user: user.parse().ok()?,
         taken: taken.parse().ok()?,
+        cipher: cipher.parse().ok()?,
     })
 }
 
@@ -99,9 +104,9 @@ mod tests {
 
     #[test]
     fn marks_are_read_among_other_lines() {
-        let mark = Mark { id: 2, kernel: 300, user: 40, taken: 5 };
-        assert_eq!(parse("mark 2 kernel 300 user 40 taken 5"), Some(mark));
-        assert_eq!(parse("mark 2 kernel x user 40 taken 5"), None);
+        let mark = Mark { id: 2, kernel: 300, user: 40, taken: 5, cipher: 6 };
+        assert_eq!(parse("mark 2 kernel 300 user 40 taken 5 cipher 6"), Some(mark));
+        assert_eq!(parse("mark 2 kernel x user 40 taken 5 cipher 6"), None);
         assert_eq!(parse("qemu: something else"), None);
     }
 }
