@@ -108,7 +108,8 @@ pub(super) fn https(proxy: &Path) -> Option<Guest> {
     let folder = tempfile::tempdir().unwrap();
     let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
     let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=proxy.test"];
-    let launch = Launch::new("openssl").args(request).args(["-addext", "subjectAltName=IP:127.0.0.1,IP:10.0.0.1"]);
+    let launch =
+        Launch::new("openssl").args(request).args(["-addext", "subjectAltName=IP:127.0.0.1,IP:10.0.0.1"]);
     let launch = launch.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
     let _ = launch.run(TOOL_LIMIT).unwrap().success();
     let read = |path: &Path| std::fs::read(path).unwrap();
