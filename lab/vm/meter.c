@@ -3,11 +3,12 @@
  * writes both counts to QEMU's log whenever a program executes a mark.
  *
  * A mark is an instruction without effect that compilers do not emit: nopl ID(%rax) with 0x5354 in
- * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN cipher CIPHER"; LOW
- * is ID's lower half. A program that polls executes mark 3 before each poll, and mark 4 after a poll that
- * found something; they are not logged. TAKEN is the count of the program's instructions between
- * them. CIPHER, with the argument "calls=own", is the count of the instructions in blocks that have an
- * instruction for AES or GCM: a block ends at a jump, so they are those of the loops that encrypt.
+ * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN cipher CIPHER";
+ * LOW is ID's lower half. A program that polls executes mark 3 before each poll, and mark 4 after a
+ * poll that found something; they are not logged. TAKEN is the count of the program's instructions
+ * between them. CIPHER, with the argument "calls=own", is the count of the instructions in blocks
+ * that have an instruction for AES or GCM: a block ends at a jump, so they are those of the loops
+ * that encrypt.
  *
  * With the argument "calls" each instruction calls a function that counts it, as QEMU 10.0 crashes
  * when the second processor of a guest starts with counts in the translated code. It runs all
@@ -186,7 +187,7 @@ static bool is_mark(const struct instruction *instruction, uintptr_t *low)
 	return (bytes[5] | bytes[6] << 8) == MARK_HIGH;
 }
 
-/* Returns true for instructions of the extensions AES and PCLMULQDQ, also with the prefix of AVX. */
+/* Returns true for instructions of the extensions AES and PCLMULQDQ, also in the form of AVX. */
 static bool is_of_cipher(const struct instruction *instruction)
 {
 	unsigned char bytes[16], opcode, map;

@@ -3,9 +3,9 @@
 //! QEMU drives the clock of a metered guest by its instructions (`-icount`), so that timers also
 //! fire after the same number of them. A plugin (`lab/vm/meter.c`) counts instructions of the
 //! kernel and of programs separately and logs both counts at marks. `lab/vm/pump.c` makes marks and
-//! sends frames at almost no cost to the guest; `lab/vm/mark.c` only makes a mark. A program that polls marks its polls, so that those
-//! without a result can be left out. Instructions are not time: caches, DMA and NIC
-//! registers cost nothing here.
+//! sends frames at almost no cost to the guest; `lab/vm/mark.c` only makes a mark. A program that
+//! polls marks its polls, so that those without a result can be left out. Instructions are not
+//! time: caches, DMA and NIC registers cost nothing here.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -117,8 +117,8 @@ compare_hits() {
 }
 "#;
 
-/// Returns the versions of HTTP for a way. Without TLS curl 7.88 sends only one request of HTTP/2 on a
-/// connection.
+/// Returns the versions of HTTP for a way. Without TLS curl 7.88 sends only one request of HTTP/2
+/// on a connection.
 fn versions(way: Way) -> &'static [(&'static str, &'static str)] {
     if way == PLAIN { &VERSIONS[..1] } else { &VERSIONS }
 }
