@@ -71,7 +71,7 @@ impl Bound {
 
 impl Claim {
     /// Creates a claim on figures computed round by round.
-    pub(crate) fn of_values(text: impl Into<String>, values: &[f64], unit: &str, bound: Bound) -> Self {
+    pub fn of_values(text: impl Into<String>, values: &[f64], unit: &str, bound: Bound) -> Self {
         let measured = Summary::of(values);
         Self { text: text.into(), bound, unit: unit.into(), measured, verdict: bound.judge(measured) }
     }

@@ -100,6 +100,7 @@ fn title(benchmark: &str) -> String {
             let figures = figures.strip_prefix("figures-").unwrap_or(figures);
             format!("strait bench proxy --figures, Figures {figures}")
         }
+        Some(("instructions", "tls")) => "Instructions per hit over TLS".to_owned(),
         Some(("instructions", nic)) => format!("Instructions per frame, NIC {nic}"),
         Some(("claims", subject)) => format!("strait bench claims {subject}"),
         Some(_) => benchmark.to_owned(),
@@ -226,6 +227,7 @@ mod tests {
         assert_eq!(title("capture"), "strait bench capture");
         assert_eq!(title("send buffer"), "strait bench send buffer");
         assert_eq!(title("instructions e1000"), "Instructions per frame, NIC e1000");
+        assert_eq!(title("instructions tls"), "Instructions per hit over TLS");
         assert_eq!(title("proxy figures-6-7"), "strait bench proxy --figures, Figures 6-7");
     }
 

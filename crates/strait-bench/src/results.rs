@@ -30,7 +30,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[serde(deny_unknown_fields)]
 pub struct Results {
     /// `capture`, `latency`, `tax`, `proxy`, `cache`, `restart`, `certificates`, `send` and the
-    /// load, `claims` and their subject, or `instructions` and the NIC.
+    /// load, `claims` and their subject, or `instructions` and the NIC or `tls`.
     pub benchmark: String,
     /// Description of the measurement.
     pub about: String,

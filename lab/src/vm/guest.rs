@@ -9,7 +9,7 @@ use strait_os::netns::Namespace;
 
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;
-use super::meter::{self, Mark};
+use super::meter::{self, Counted, Mark};
 use super::nic::Nic;
 use super::parts;
 use crate::{Error, Launch, Result};
@@ -51,7 +51,8 @@ pub struct Guest {
     arguments: Vec<String>,
     /// TAP devices of NICs on the host's bridge.
     taps: Vec<String>,
-    metered: bool,
+    /// Processors whose instructions are counted; None if the guest is not metered.
+    metered: Option<Counted>,
     /// True if an I/O port of the guest leads to QEMU's monitor.
     monitor: bool,
 }
@@ -79,7 +80,7 @@ impl Guest {
             command_line: KERNEL_ARGUMENTS.to_owned(),
             arguments: Vec::new(),
             taps: Vec::new(),
-            metered: false,
+            metered: None,
             monitor: false,
         }
     }
@@ -202,8 +203,21 @@ impl Guest {
     /// Counts the guest's instructions up to the marks in [`Run::marks`], which [`Guest::pump`]
     /// makes.
     #[must_use]
-    pub fn metered(mut self) -> Self {
-        self.metered = true;
+    pub fn metered(self) -> Self {
+        self.count(Counted::All)
+    }
+
+    /// Counts the instructions of each processor. A mark in [`Run::marks`] has the counts of the
+    /// processor that made it, by the program `mark` (`lab/vm/mark.c`).
+    #[must_use]
+    pub fn metered_by_processor(mut self) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        self.initramfs.program("bin/mark", &meter::mark(folder.path()));
+        self.count(Counted::Own)
+    }
+
+    fn count(mut self, counted: Counted) -> Self {
+        self.metered = Some(counted);
         self.kernel_argument(NO_SAMPLING)
     }
 
@@ -241,10 +255,10 @@ impl Guest {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let initrd = folder.path().join("initrd");
         let log = folder.path().join("marks");
-        if self.metered {
-            self.arguments.extend(meter::arguments(folder.path(), &log, self.processors));
+        if let Some(counted) = self.metered {
+            self.arguments.extend(meter::arguments(folder.path(), &log, self.processors, counted));
         }
-        if self.processors > 1 && !self.metered {
+        if self.processors > 1 && self.metered.is_none() {
             self = self.kernel_argument(LOOPS_PER_JIFFY);
         }
         if self.monitor {

@@ -3,9 +3,9 @@
 //! QEMU drives the clock of a metered guest by its instructions (`-icount`), so that timers also
 //! fire after the same number of them. A plugin (`lab/vm/meter.c`) counts instructions of the
 //! kernel and of programs separately and logs both counts at marks. `lab/vm/pump.c` makes marks and
-//! sends frames at almost no cost to the guest. A program that polls marks its polls, so that those
-//! without a result can be left out. Instructions are not time: caches, DMA and NIC
-//! registers cost nothing here.
+//! sends frames at almost no cost to the guest; `lab/vm/mark.c` only makes a mark. A program that
+//! polls marks its polls, so that those without a result can be left out. Instructions are not
+//! time: caches, DMA and NIC registers cost nothing here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,15 @@ use crate::compile;
 
 const PLUGIN: &str = include_str!("../../vm/meter.c");
 const PUMP: &str = include_str!("../../vm/pump.c");
+const MARK: &str = include_str!("../../vm/mark.c");
+
+/// Processors of a guest whose instructions are in the counts of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    All,
+    /// The one that makes the mark.
+    Own,
+}
 
 /// Counts of executed instructions at a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +35,21 @@ pub struct Mark {
     pub user: u64,
     /// Those of them in polls that found something.
     pub taken: u64,
+    /// Those in blocks that encrypt, if the guest is metered by processor.
+    pub cipher: u64,
 }
 
 /// Returns QEMU's arguments for a metered guest of `processors` with the marks in `log`.
-pub(super) fn arguments(folder: &Path, log: &Path, processors: u32) -> Vec<String> {
+pub(super) fn arguments(folder: &Path, log: &Path, processors: u32, counted: Counted) -> Vec<String> {
     let plugin = folder.join("meter.so");
     build(PLUGIN, &["-shared", "-fPIC"], &plugin);
     let words = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-d", "plugin", "-D"];
     let mut arguments: Vec<String> = words.map(str::to_owned).into();
-    let calls = if processors > 1 { ",calls=on" } else { "" };
+    let calls = match counted {
+        Counted::Own => ",calls=own",
+        Counted::All if processors > 1 => ",calls=on",
+        Counted::All => "",
+    };
     arguments.extend([path(log), "-plugin".to_owned(), format!("{}{calls}", path(&plugin))]);
     arguments
 }
@@ -46,6 +61,13 @@ pub(super) fn pump(folder: &Path) -> PathBuf {
     program
 }
 
+/// Compiles the program `mark` for the guest.
+pub(super) fn mark(folder: &Path) -> PathBuf {
+    let program = folder.join("mark");
+    build(MARK, &["-static"], &program);
+    program
+}
+
 /// Parses the marks in QEMU's log, in order.
 pub(super) fn marks(log: &Path) -> Vec<Mark> {
     let text = fs::read_to_string(log).unwrap_or_default();
@@ -54,12 +76,15 @@ pub(super) fn marks(log: &Path) -> Vec<Mark> {
 
 fn parse(line: &str) -> Option<Mark> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let ["mark", id, "kernel", kernel, "user", user, "taken", taken] = words[..] else { return None };
+    let ["mark", id, "kernel", kernel, "user", user, "taken", taken, "cipher", cipher] = words[..] else {
+        return None;
+    };
     Some(Mark {
         id: id.parse().ok()?,
         kernel: kernel.parse().ok()?,
         user: user.parse().ok()?,
         taken: taken.parse().ok()?,
+        cipher: cipher.parse().ok()?,
     })
 }
 
@@ -79,9 +104,9 @@ mod tests {
 
     #[test]
     fn marks_are_read_among_other_lines() {
-        let mark = Mark { id: 2, kernel: 300, user: 40, taken: 5 };
-        assert_eq!(parse("mark 2 kernel 300 user 40 taken 5"), Some(mark));
-        assert_eq!(parse("mark 2 kernel x user 40 taken 5"), None);
+        let mark = Mark { id: 2, kernel: 300, user: 40, taken: 5, cipher: 6 };
+        assert_eq!(parse("mark 2 kernel 300 user 40 taken 5 cipher 6"), Some(mark));
+        assert_eq!(parse("mark 2 kernel x user 40 taken 5 cipher 6"), None);
         assert_eq!(parse("qemu: something else"), None);
     }
 }

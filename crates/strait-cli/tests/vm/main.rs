@@ -15,6 +15,7 @@ mod record;
 mod send;
 mod tap;
 mod tls;
+mod tls_cost;
 mod xdp;
 
 use std::env;

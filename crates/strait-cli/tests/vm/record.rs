@@ -60,27 +60,33 @@ pub(super) fn compare(nic: Nic, plans: &[Plan<'_>]) -> Vec<Costs> {
         if let Ok(commit) = env::var(RECORD) {
             write(&name(plan.name), &results(plan, commit, costs));
         } else {
-            assert_not_higher(nic, plan, costs);
+            let measure_again = || measure(nic, slice::from_ref(plan)).swap_remove(0);
+            assert_not_higher(plan.name, costs, |costs| find_higher(plan, costs), measure_again);
         }
     }
     all
 }
 
-/// Asserts that no cost is higher than the recorded one.
+/// Asserts that no cost is higher than the recorded one, as `find_higher` reports.
 ///
 /// The kernel's own work falls into some measurements and not into others. A cost is therefore
 /// only higher than before if it is so in each of [`MEASUREMENTS_MAX`], of which `costs` is the
 /// first. It becomes the lowest of them.
-fn assert_not_higher(nic: Nic, plan: &Plan<'_>, costs: &mut Costs) {
-    let mut higher = find_higher(plan, costs);
+pub(super) fn assert_not_higher(
+    plan: &str,
+    costs: &mut Costs,
+    find_higher: impl Fn(&Costs) -> Vec<String>,
+    measure_again: impl Fn() -> Costs,
+) {
+    let mut higher = find_higher(costs);
     for _ in 1..MEASUREMENTS_MAX {
         if higher.is_empty() {
             break;
         }
         println!("measured again, as these are higher than before:\n{}", higher.join("\n"));
-        take_lower(costs, &measure(nic, slice::from_ref(plan))[0]);
-        print(plan.name, costs);
-        higher = find_higher(plan, costs);
+        take_lower(costs, &measure_again());
+        print(plan, costs);
+        higher = find_higher(costs);
     }
     assert!(higher.is_empty(), "higher than before:\n{}", higher.join("\n"));
 }
@@ -98,7 +104,7 @@ fn take_lower(costs: &mut Costs, others: &Costs) {
 }
 
 /// Returns the name of the results of a plan.
-fn name(plan: &str) -> String {
+pub(super) fn name(plan: &str) -> String {
     format!("instructions-{plan}")
 }
 
@@ -113,21 +119,25 @@ pub(super) fn write(name: &str, results: &Results) {
     write_file(&plot, &report::image(results).unwrap()).unwrap();
 }
 
-fn results(&Plan { name, axis, .. }: &Plan<'_>, commit: String, costs: &Costs) -> Results {
+/// Returns the description of a guest with so many processors.
+pub(super) fn machine(commit: String, processors: u32) -> Machine {
     let command = format!("{RECORD}=COMMIT make test-vm");
-    let machine = Machine::detect(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")));
+    Machine {
+        kernel: format!("Linux {} in QEMU", KERNEL.version()),
+        cpu: "emulated".to_owned(),
+        cpus: processors,
+        ..Machine::detect(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+fn results(&Plan { name, axis, .. }: &Plan<'_>, commit: String, costs: &Costs) -> Results {
     let (about, axis_name) = axis.describe();
     let mut results = Results {
         benchmark: format!("instructions {name}"),
         about: format!("{ABOUT} {about}"),
         axis: axis_name.to_owned(),
         labels: axis.labels(),
-        machine: Machine {
-            kernel: format!("Linux {} in QEMU", KERNEL.version()),
-            cpu: "emulated".to_owned(),
-            cpus: axis.processors(),
-            ..machine
-        },
+        machine: machine(commit, axis.processors()),
         complete: true,
         rounds: 1,
         ..Results::default()
@@ -142,29 +152,46 @@ fn results(&Plan { name, axis, .. }: &Plan<'_>, commit: String, costs: &Costs) -
 }
 
 fn figures(cost: Cost, libpcap: Cost) -> Figures {
-    let rounded = |figure: f64, decimals: f64| (figure * decimals).round() / decimals;
+    let mut figures = figures_of(cost);
+    figures.insert("times_fewer".to_owned(), rounded(libpcap.total() / cost.total(), 100.0));
+    figures
+}
+
+/// Returns the figures of a cost alone.
+pub(super) fn figures_of(cost: Cost) -> Figures {
     let named = [
-        ("times_fewer", rounded(libpcap.total() / cost.total(), 100.0)),
-        ("instructions", rounded(cost.total(), 10.0)),
-        ("kernel_instructions", rounded(cost.kernel, 10.0)),
-        ("user_instructions", rounded(cost.user, 10.0)),
+        ("instructions", cost.total()),
+        ("kernel_instructions", cost.kernel),
+        ("user_instructions", cost.user),
     ];
-    named.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
+    named.into_iter().map(|(name, figure)| (name.to_owned(), rounded(figure, 10.0))).collect()
+}
+
+/// Rounds to tenths, if `decimals` is 10, or to hundredths.
+pub(super) fn rounded(figure: f64, decimals: f64) -> f64 {
+    (figure * decimals).round() / decimals
+}
+
+fn find_higher(plan: &Plan<'_>, costs: &Costs) -> Vec<String> {
+    higher_than_recorded(plan.name, &plan.axis.labels(), plan.axis.tolerance_percent(), costs)
 }
 
 /// Returns a line for each cost that is higher than the recorded one by more than the tolerance.
-fn find_higher(plan: &Plan<'_>, costs: &Costs) -> Vec<String> {
-    let axis = plan.axis;
-    let known = Results::read(&file(&name(plan.name), "json")).unwrap();
+pub(super) fn higher_than_recorded(
+    plan: &str,
+    labels: &[String],
+    tolerance_percent: f64,
+    costs: &Costs,
+) -> Vec<String> {
+    let known = Results::read(&file(&name(plan), "json")).unwrap();
     let mut higher = Vec::new();
     for (name, of_contestant) in costs {
-        for (place, size) in axis.labels().into_iter().enumerate() {
-            let Some(now) = of_contestant.get(&size).map(|cost| cost.total()) else { continue };
+        for (place, size) in labels.iter().enumerate() {
+            let Some(now) = of_contestant.get(size).map(|cost| cost.total()) else { continue };
             let known = known.summary(name, place as f64, "instructions");
             let known = known.unwrap_or_else(|| panic!("{name} {size} is not recorded")).median;
-            if now > known * (1.0 + axis.tolerance_percent() / 100.0) + BACKGROUND {
-                higher
-                    .push(format!("{} {name} {size}: {now:.0} instructions, {known:.0} recorded", plan.name));
+            if now > known * (1.0 + tolerance_percent / 100.0) + BACKGROUND {
+                higher.push(format!("{plan} {name} {size}: {now:.0} instructions, {known:.0} recorded"));
             }
         }
     }

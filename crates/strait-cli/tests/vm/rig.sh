@@ -15,6 +15,31 @@ up() {
     done
 }
 
+# far COMMAND ARGUMENT...: runs a command on the host at the other end of the wire; after `two_hosts`.
+far() {
+    nsenter -t "$far" -n "$@"
+}
+
+# two_hosts: gives eth1 to another host; 10.0.0.1 is this one and 10.0.0.2 the other.
+two_hosts() {
+    unshare -n sleep 100000 &
+    far=$!
+    until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
+    ip link set eth1 netns $far
+    far ip link set lo up
+    far ip addr add 10.0.0.2/24 dev eth1
+    far ip link set eth1 up
+    ip addr add 10.0.0.1/24 dev eth0
+    up eth0
+    until ping -c 1 -W 1 10.0.0.2 >/dev/null; do :; done
+}
+
+# pin_interrupts NIC MASK: lets the processors of MASK, a hexadecimal number, handle the interrupts of a NIC that is up.
+pin_interrupts() {
+    awk -v nic="$1" '$NF == nic || index($NF, nic "-") == 1 { sub(":", "", $1); print $1 }' /proc/interrupts |
+        while read -r interrupt; do echo "$2" >"/proc/irq/$interrupt/smp_affinity"; done
+}
+
 # capturing PID: waits until that `strait capture` is open, which is when it drops its capabilities.
 capturing() {
     until [ "$(grep CapEff "/proc/$1/status")" != "$(grep CapEff /proc/self/status)" ]; do sleep 0.1; done

@@ -11,19 +11,9 @@ use super::{assert_output, at_once, guest, of, part, run};
 
 /// Bytes of a transfer.
 const SENT_BYTES: u64 = 4 << 20;
-/// Two hosts on a wire: `far COMMAND` runs on the other one, which has eth1.
+/// Two hosts on a wire, and transfers from one to the other.
 const TWO_HOSTS: &str = r#"
-unshare -n sleep 1000 &
-far=$!
-until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
-ip link set eth1 netns $far
-far() { nsenter -t $far -n "$@"; }
-far ip link set lo up
-far ip addr add 10.0.0.2/24 dev eth1
-far ip link set eth1 up
-ip addr add 10.0.0.1/24 dev eth0
-up eth0
-until ping -c 1 -W 1 10.0.0.2 >/dev/null; do :; done
+two_hosts
 dd if=/dev/urandom of=data bs=65536 count=64 2>/dev/null
 # whole: sends the file in buffers of 256 KiB.
 whole() { strait send --mode zc data "$@"; }

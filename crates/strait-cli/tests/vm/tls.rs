@@ -96,21 +96,25 @@ rmmod gcm
 hit --http1.1
 "#;
 
-/// Returns a guest with curl and a certificate for the proxy, or `None` without openssl or curl.
-fn https() -> Option<Guest> {
+/// Modules with which the kernel encrypts on a processor with instructions for AES.
+const KERNEL_TLS: [&str; 4] = ["tls", "gcm", "ctr", "aesni-intel"];
+
+/// Returns a guest with curl, a certificate for the proxy and the modules for kTLS, or `None`
+/// without openssl or curl.
+pub(super) fn https(proxy: &Path) -> Option<Guest> {
     if !program_or_skip("openssl") || !program_or_skip("curl") {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
     let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
     let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=proxy.test"];
-    let launch = Launch::new("openssl").args(request).args(["-addext", "subjectAltName=IP:127.0.0.1"]);
+    let launch =
+        Launch::new("openssl").args(request).args(["-addext", "subjectAltName=IP:127.0.0.1,IP:10.0.0.1"]);
     let launch = launch.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
     let _ = launch.run(TOOL_LIMIT).unwrap().success();
     let read = |path: &Path| std::fs::read(path).unwrap();
-    // Cargo builds the programs of the tests into one directory. Nothing of this one is measured.
-    let proxy = Path::new(env!("CARGO_BIN_EXE_strait")).with_file_name("strait-proxy");
     let guest = guest(Kernel::V7_2).program(proxy).program("/usr/bin/curl");
+    let guest = KERNEL_TLS.into_iter().fold(guest, Guest::module);
     Some(guest.file("/certificate.pem", &read(&certificate)).file("/key.pem", &read(&key)))
 }
 
@@ -137,8 +141,10 @@ fn hit_over_tls_stays_in_the_kernel_with_ktls_and_is_copied_without_it() {
     if !vm_or_skip() {
         return;
     }
-    let Some(guest) = https() else { return };
-    let run = run(guest.module("tls").module("gcm").module("ctr").module("aesni-intel"), SCRIPT);
+    // Cargo builds the programs of the tests into one directory. Nothing of this one is measured.
+    let proxy = Path::new(env!("CARGO_BIN_EXE_strait")).with_file_name("strait-proxy");
+    let Some(guest) = https(&proxy) else { return };
+    let run = run(guest, SCRIPT);
     let complete = part(&run, "complete");
     assert_output(&complete, &["OK ktls the kernel encrypts"]);
     assert_in_kernel(&complete, "sendfile", OBJECT_BYTES);
