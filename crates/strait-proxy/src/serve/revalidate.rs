@@ -11,6 +11,7 @@ use strait_http::conditional::is_not_modified;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head::Request;
+use strait_http::lifetimes::Lifetimes;
 use strait_http::storing::{NotStored, Policy, StorableRequest, may_store, storable_fields};
 use strait_http::update::{confirms, has_no_validator, has_strong_tag, head_confirms, updated};
 use strait_http::vary::Variant;
@@ -149,12 +150,7 @@ fn freshen(
     let variant_text = variant.as_ref().map_or("", Variant::text);
     // A purge after the request has marked a response that the 304 may not confirm any more.
     let expired = stored.times.expired_for(requested);
-    // A client with a cookie of its own confirms the response, and does not end its lifetimes.
-    let lifetimes = if worker.is_for_one(&request.fields) {
-        stored.meta(0).lifetimes
-    } else {
-        worker.lifetimes(&request.fields, stored.status, (&fields, &directives), received)
-    };
+    let lifetimes = lifetimes(worker, request, stored, (&fields, &directives), received);
     let meta = Meta {
         requested,
         received,
@@ -197,6 +193,22 @@ fn freshen(
         worker.replace(hash, &fresh);
     }
     shown(fresh)
+}
+
+/// Returns the lifetimes of a stored response with the fields that a 304 to this request has
+/// updated. A client with a cookie of its own confirms it, and does not end its lifetimes.
+fn lifetimes(
+    worker: &Worker,
+    request: &Request<'_>,
+    stored: &Object,
+    updated: (&Fields<'_>, &OfResponse),
+    received: u64,
+) -> Lifetimes {
+    let of_request = &request.fields;
+    if worker.is_for_one(of_request) {
+        return stored.meta(0).lifetimes;
+    }
+    worker.lifetimes(of_request, stored.status, updated, received)
 }
 
 /// Checks that a response may be stored with the fields that a 304 to this request has updated.

@@ -132,11 +132,7 @@ impl OriginRequest {
         let (mut is_conditional, mut has_cookies) = (false, false);
         for field in forwarded_fields(&request.fields).filter(is_sent) {
             is_conditional |= is_condition(field.name);
-            match field.name.eq_ignore_ascii_case(COOKIE) {
-                true if std::mem::replace(&mut has_cookies, true) => {}
-                true => push_cookies(&mut head, &request.fields),
-                false => push_field(&mut head, field.name, field.value),
-            }
+            push_line(&mut head, field, &request.fields, &mut has_cookies);
         }
         if is_thinned && forwarded_fields(&request.fields).any(|field| is_directive(field.name)) {
             push_without_refresh(&mut head, &request.fields);
@@ -214,10 +210,15 @@ impl OriginRequest {
     }
 }
 
-/// Writes all cookies in one line (RFC 6265, section 5.4).
-fn push_cookies(head: &mut Vec<u8>, fields: &Fields<'_>) {
-    let lines: Vec<&[u8]> = fields.all(COOKIE).map(|line| line.value).collect();
-    push_field(head, "Cookie", &lines.join(&b"; "[..]));
+/// Writes a line of `fields`: all cookies in one line (RFC 6265, section 5.4), in place of the first
+/// one, after which `has_cookies` is true.
+fn push_line(head: &mut Vec<u8>, field: &Field<'_>, fields: &Fields<'_>, has_cookies: &mut bool) {
+    if !field.name.eq_ignore_ascii_case(COOKIE) {
+        push_field(head, field.name, field.value);
+    } else if !std::mem::replace(has_cookies, true) {
+        let lines: Vec<&[u8]> = fields.all(COOKIE).map(|line| line.value).collect();
+        push_field(head, "Cookie", &lines.join(&b"; "[..]));
+    }
 }
 
 fn push_trace(head: &mut Vec<u8>, tracing: &Tracing, trace: &Trace) {
