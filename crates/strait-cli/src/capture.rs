@@ -2,9 +2,10 @@
 //! prints the ledger at the end.
 
 mod files;
-pub(crate) mod filter_file;
+mod filter_file;
 pub(crate) mod interfaces;
 mod opening;
+pub(crate) mod reload;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,9 +29,10 @@ use crate::output::{self, Closed, ExportedTotals, SchemaForm, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 use crate::toolbar::{self, Toolbar};
 
-use self::filter_file::{FilterFile, Reloads};
+use self::filter_file::FilterFile;
 pub(crate) use self::interfaces::ChosenInterface;
 pub(crate) use self::opening::link_name;
+use self::reload::{Reloading, Reloads};
 
 /// Options of `strait capture`.
 #[derive(ClapArgs)]
@@ -249,17 +251,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         extras,
     })?;
     let metrics = Metrics::open(args.metrics)?;
-    let filter_file = args.watched_filter(&inputs, reloads)?;
+    let reloading = args.reloading(&inputs, reloads)?;
     args.drop_privileges()?;
     args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
     let live = live_line(toolbar, &inputs, &output);
-    let limits = Limits {
-        count: args.count,
-        duration: args.time_limit(),
-        terminated,
-        filter_file: filter_file.as_ref(),
-    };
+    let limits =
+        Limits { count: args.count, duration: args.time_limit(), terminated, reloading: reloading.as_ref() };
     let (report, failure) = lanes::run((inputs, lanes), &mut output, &limits, live, metrics.as_ref());
     if let Some(losses) = output.owner_losses() {
         print_stderr(format_args!("strait: note: {losses}\n"));
@@ -424,11 +422,12 @@ impl Args {
         is_watched.then(Reloads::on_hangup).transpose()
     }
 
-    /// Returns the filter file of a capture on interfaces.
-    fn watched_filter(&self, inputs: &Inputs, reloads: Option<Reloads>) -> Result<Option<FilterFile>, Error> {
-        let (Some(file), Some(reloads)) = (self.filter_file.as_deref(), reloads) else { return Ok(None) };
+    /// Returns the files that SIGHUP reads again.
+    fn reloading(&self, inputs: &Inputs, signal: Option<Reloads>) -> Result<Option<Reloading>, Error> {
+        let (Some(file), Some(signal)) = (self.filter_file.as_deref(), signal) else { return Ok(None) };
         let interfaces = inputs.each_session(|session| session.interface().to_owned());
-        self.namespace.run(|| FilterFile::open(file, &interfaces, reloads)).map(Some)
+        let filter = self.namespace.run(|| FilterFile::open(file, &interfaces))?;
+        Ok(Some(Reloading::new(signal, filter)))
     }
 
     /// Returns true if no packet is printed.
