@@ -125,11 +125,11 @@ impl TableOutput {
 
     /// Returns the ledger of a capture for this target.
     pub(super) fn ledger(&self, report: &Report) -> TargetReport {
-        let Report { capture, lanes, .. } = report;
-        let mut charged = Report { capture: *capture, lanes: lanes.clone(), ..Report::default() };
-        charged.charge_sink(self.sink.lost(), |lane| self.sink.lost_in(lane));
-        let Report { capture, lanes, .. } = charged;
-        TargetReport { target: self.url.clone(), capture, lanes }
+        let mut charged = report.clone();
+        let lost = self.sink.lost_packets();
+        charged.charge_sink(lost.total(), |lane| lost.of(lane));
+        let Report { capture, lanes, parts, .. } = charged;
+        TargetReport { target: self.url.clone(), capture, lanes, parts }
     }
 
     /// Stores the ledger of a running capture.
