@@ -25,7 +25,7 @@ use crate::lanes::{self, Inputs, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
 use crate::namespace;
-use crate::output::{self, Closed, ExportedTotals, SchemaForm, print_stderr};
+use crate::output::{self, Closed, ExportedTotals, SchemaForm, WatchedTargets, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 use crate::toolbar::{self, Toolbar};
 
@@ -181,6 +181,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -i eth0 --to file:/srv/lake --sensor fr1
   strait capture -i eth0 --to file:/srv/lake --to kafka://192.0.2.1/flows
+  strait capture -i eth0 -F eth0.filter --to-file eth0.targets --sensor fr1
   strait capture -r 'day/*.pcapng' --to file:/srv/lake --sensor fr1
   strait capture -r web.pcapng --json host 10.0.0.1";
 
@@ -251,7 +252,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         extras,
     })?;
     let metrics = Metrics::open(args.metrics)?;
-    let reloading = args.reloading(&inputs, reloads)?;
+    let reloading = args.reloading(&inputs, output.watched_targets(), reloads)?;
     args.drop_privileges()?;
     args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
@@ -415,19 +416,26 @@ impl Args {
         filter_file::read(file)
     }
 
-    /// Handles SIGHUP from now on in a capture on interfaces with a filter file. A service manager
-    /// may send it at any time after the program was started.
+    /// Handles SIGHUP from now on in a capture on interfaces with a file that is read again. A
+    /// service manager may send it at any time after the program was started.
     fn reloads(&self) -> Result<Option<Reloads>, Error> {
-        let is_watched = self.filter_file.is_some() && self.read.is_empty();
+        let has_file = self.filter_file.is_some() || self.output.has_target_file();
+        let is_watched = has_file && self.read.is_empty();
         is_watched.then(Reloads::on_hangup).transpose()
     }
 
     /// Returns the files that SIGHUP reads again.
-    fn reloading(&self, inputs: &Inputs, signal: Option<Reloads>) -> Result<Option<Reloading>, Error> {
-        let (Some(file), Some(signal)) = (self.filter_file.as_deref(), signal) else { return Ok(None) };
+    fn reloading(
+        &self,
+        inputs: &Inputs,
+        targets: Option<WatchedTargets>,
+        signal: Option<Reloads>,
+    ) -> Result<Option<Reloading>, Error> {
+        let Some(signal) = signal else { return Ok(None) };
         let interfaces = inputs.each_session(|session| session.interface().to_owned());
-        let filter = self.namespace.run(|| FilterFile::open(file, &interfaces))?;
-        Ok(Some(Reloading::new(signal, filter)))
+        let open = |file: &PathBuf| self.namespace.run(|| FilterFile::open(file, &interfaces));
+        let filter = self.filter_file.as_ref().map(open).transpose()?;
+        Ok(Some(Reloading::new(signal, filter, targets)))
     }
 
     /// Returns true if no packet is printed.

@@ -345,7 +345,7 @@ impl<T: Sink> CaptureState<'_, T> {
         }
     }
 
-    /// Reads files again after a signal, and replaces the filter by that of its file.
+    /// Reads files again after a signal, and replaces the filter and the targets by theirs.
     fn reload(&self, mut live: Option<&mut LiveLine>) {
         let Some(reloading) = self.limits.reloading else { return };
         while let Some(reload) = reloading.poll(Instant::now()) {
@@ -357,6 +357,13 @@ impl<T: Sink> CaptureState<'_, T> {
                 Reload::Filter(programs) => {
                     let replaced = programs.and_then(|programs| self.inputs.replace_filters(&programs));
                     reloading.filter_note(&replaced)
+                }
+                Reload::Targets(change) => {
+                    let changed = change.map(|change| {
+                        let report = self.report();
+                        lock(&self.sink).change_targets(change, &report)
+                    });
+                    reloading.targets_note(&changed)
                 }
             };
             live.as_mut().into_iter().for_each(|live| live.clear());

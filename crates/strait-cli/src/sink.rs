@@ -7,6 +7,7 @@ use strait_ledger::Report;
 use strait_ledger::prometheus::TargetMetrics;
 
 use crate::Error;
+use crate::output::{Change, Changed};
 
 /// Function that counts the targets of a sink.
 pub(crate) type CountTargets = Box<dyn Fn() -> Vec<TargetMetrics> + Send + Sync>;
@@ -45,6 +46,10 @@ pub(crate) trait Sink: Send {
     }
     /// Stores the ledger of a running capture. Called every few seconds.
     fn record(&mut self, _report: &Report) {}
+    /// Exchanges the targets between two batches. `report` is the ledger of the running capture.
+    fn change_targets(&mut self, _change: Change, _report: &Report) -> Changed {
+        Changed::default()
+    }
     /// Returns a function that counts the targets of the sink without its lock, if it has targets.
     fn target_metrics(&self) -> Option<CountTargets> {
         None

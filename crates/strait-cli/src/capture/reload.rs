@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::filter_file::{Compiled, FilterFile};
 use crate::Error;
+use crate::output::{Change, Changed, WatchedTargets};
 
 /// Time after the loss of a terminal in which SIGHUP means its hang-up. The kernel sends it at the
 /// loss; a shell passes it on to its background jobs.
@@ -23,32 +24,45 @@ pub(crate) enum Reload {
     HungUp,
     /// The file of the filter was read.
     Filter(Compiled),
+    /// The file of the targets was read, and new ones were opened.
+    Targets(Result<Change, Error>),
 }
 
 /// Files that SIGHUP reads again.
 pub(crate) struct Reloading {
     signal: Reloads,
-    filter: FilterFile,
+    filter: Option<FilterFile>,
+    targets: Option<WatchedTargets>,
 }
 
 impl Reloading {
-    pub(super) fn new(signal: Reloads, filter: FilterFile) -> Self {
-        Self { signal, filter }
+    pub(super) fn new(signal: Reloads, filter: Option<FilterFile>, targets: Option<WatchedTargets>) -> Self {
+        Self { signal, filter, targets }
     }
 
     /// After SIGHUP, starts to read the files. Returns each result once, some time later.
     pub(crate) fn poll(&self, now: Instant) -> Option<Reload> {
         match self.signal.poll(now) {
             Some(Hangup::End) => return Some(Reload::HungUp),
-            Some(Hangup::Reload) => self.filter.request(),
+            Some(Hangup::Reload) => {
+                self.filter.iter().for_each(FilterFile::request);
+                self.targets.iter().for_each(WatchedTargets::request);
+            }
             None => {}
         }
-        self.filter.poll().map(Reload::Filter)
+        let filter = self.filter.as_ref().and_then(FilterFile::poll).map(Reload::Filter);
+        let targets = || self.targets.as_ref()?.poll().map(Reload::Targets);
+        filter.or_else(targets)
     }
 
     /// Returns the note for the user about a replaced filter.
     pub(crate) fn filter_note(&self, replaced: &Result<(), Error>) -> String {
-        self.filter.note(replaced)
+        self.filter.as_ref().map(|filter| filter.note(replaced)).unwrap_or_default()
+    }
+
+    /// Returns the note for the user about changed targets.
+    pub(crate) fn targets_note(&self, changed: &Result<Changed, Error>) -> String {
+        self.targets.as_ref().map(|targets| targets.note(changed)).unwrap_or_default()
     }
 }
 

@@ -214,6 +214,11 @@ impl Args {
         self.tables.has_target()
     }
 
+    /// Returns true if the targets of tables are those of a file.
+    pub(crate) fn has_target_file(&self) -> bool {
+        self.tables.has_target_file()
+    }
+
     /// Returns true if flows are exported.
     pub(crate) fn exports(&self) -> bool {
         self.tables.exports()

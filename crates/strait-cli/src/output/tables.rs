@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,11 +24,13 @@ use strait_table::{
     looked_up_names, no_names, publish, schema, sensor_name,
 };
 
+use super::opener::{Opener, SharedPresent};
 use super::place::Place;
 use super::publisher::Publisher;
 use super::source::Input;
 use super::table_output::TableOutput;
 use super::target::{self, CollectorUrl, Target};
+use super::target_file::{self, TargetFile, WatchedTargets};
 use super::targets::Targets;
 use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
@@ -36,7 +39,7 @@ use crate::bulk::{look_up, no_address};
 use crate::parse::{bytes, count_u32, mebibytes, seconds};
 
 /// Options of tables.
-#[derive(ClapArgs)]
+#[derive(Clone, ClapArgs)]
 #[group(skip)]
 pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
@@ -49,6 +52,12 @@ pub(crate) struct Args {
     /// queue and losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Vec<Target>,
+    /// Read the targets from this file, one URL as for --to a line, and # before a comment; of an
+    /// interface, SIGHUP reads it again. Targets that stay go on, new ones get the packets from
+    /// then on, removed ones are completed. Only you and root may write to the file and its
+    /// directory
+    #[arg(long, value_name = "FILE", group = "target", value_parser = target_file::parse)]
+    to_file: Option<TargetFile>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -117,24 +126,34 @@ pub(crate) fn print_schema(form: SchemaForm) -> Result<(), Error> {
 }
 
 impl Args {
+    /// Returns the targets that the user gives.
+    fn targets(&self) -> &[Target] {
+        self.to_file.as_ref().map_or(&self.to, |file| &file.targets)
+    }
+
     /// Returns true if the output is tables.
     pub(super) fn has_target(&self) -> bool {
-        !self.to.is_empty()
+        !self.targets().is_empty()
+    }
+
+    /// Returns true if the targets are those of a file.
+    pub(super) fn has_target_file(&self) -> bool {
+        self.to_file.is_some()
     }
 
     /// Returns true if flows are exported, and no tables written.
     pub(super) fn exports(&self) -> bool {
-        self.has_target() && self.all(|to| matches!(to, Target::Collector(_) | Target::Broker(_)))
+        let is_export = |to: &Target| matches!(to, Target::Collector(_) | Target::Broker(_));
+        !self.to.is_empty() && self.to.iter().all(is_export)
     }
 
-    fn all(&self, is_so: impl Fn(&Target) -> bool) -> bool {
-        self.to.iter().all(is_so)
-    }
-
-    /// Refuses options that have no effect on any target.
+    /// Refuses options that have no effect on any target. A file can get another target later.
     pub(super) fn check(&self, rotates: bool) -> Result<(), Error> {
-        target::check(&self.to)?;
-        let has_spool = !self.all(|to| !matches!(to, Target::Bucket(_)));
+        target::check(self.targets())?;
+        if self.to_file.is_some() {
+            return Ok(());
+        }
+        let has_spool = self.to.iter().any(|to| matches!(to, Target::Bucket(_)));
         if !has_spool && (self.spool.is_some() || self.spool_mib.is_some()) {
             return Err(Error::Usage("--spool and --spool-mib are for --to s3://BUCKET".into()));
         }
@@ -145,7 +164,7 @@ impl Args {
             return Ok(());
         }
         let flows = Selected { packets: false, flows: true, messages: SelectedMessages::default() };
-        let is_ipfix = self.all(|to| matches!(to, Target::Collector(_)));
+        let is_ipfix = self.to.iter().all(|to| matches!(to, Target::Collector(_)));
         for (is_given, option) in [
             (self.sensor.is_some() && is_ipfix, "--sensor"),
             (self.tables.is_some_and(|selected| selected != flows), "--tables"),
@@ -185,25 +204,24 @@ impl Args {
         mut source: Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
-        let is_file = source.path == "file";
         let owners = source.owners.take();
-        let capture = new_capture();
-        let open = |(target, place): (&Target, Place)| {
-            let (url, names) = (target.to_string(), names_of(&source, is_file));
-            if let Place::Export(exporter) = &place {
-                return Ok(TableOutput::export(url, exporter, names, self.flow_limits(), is_file));
-            }
-            let mut options = self.options(&capture, &place, limits, is_file)?;
-            if owners.is_some() {
-                options.columns = options.columns.with_owner();
-            }
-            let tables = TableOutput::files(url, options, place, names)?;
-            report_recovered(tables.recovered());
-            Ok(tables)
+        let (path, present) = (self.to_file.as_ref().map(|file| file.path.clone()), SharedPresent::default());
+        let opener = Opener {
+            args: self.clone(),
+            limits,
+            inputs: source.inputs.to_vec(),
+            names: source.names.take(),
+            has_owners: owners.is_some(),
+            is_file: source.path == "file",
+            present: present.clone(),
         };
-        let opened = self.places(&capture)?.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
-        let mut targets = Targets::new(opened, owners);
+        let opened = opener.open(self.targets(), &[])?;
+        present.lock().open = self.targets().to_vec();
+        let mut targets = Targets::new(opened, owners, present);
         targets.set_inputs(source.inputs);
+        if let Some(path) = path {
+            targets.watch(WatchedTargets::new(path, opener));
+        }
         Ok(Output::Tables(Box::new(targets)))
     }
 
@@ -217,7 +235,7 @@ impl Args {
         let flows = self.flow_limits().shared_by(count);
         let capture = new_capture();
         let mut workers: Vec<Vec<TableOutput>> = (0..count).map(|_| Vec::new()).collect();
-        for (target, place) in self.places(&capture)? {
+        for (target, place) in self.places(&capture, self.targets(), &[])? {
             let url = target.to_string();
             if let Place::Export(exporter) = &place {
                 for worker in &mut workers {
@@ -234,15 +252,21 @@ impl Args {
                 worker.push(tables);
             }
         }
-        Ok(workers.into_iter().map(|targets| Targets::new(targets, None)).collect())
+        let new = |targets| Targets::new(targets, None, SharedPresent::default());
+        Ok(workers.into_iter().map(new).collect())
     }
 
-    /// Opens the places of all targets. The uploads start last: they send and remove files, which a
-    /// refused command must not do.
-    fn places(&self, capture: &str) -> Result<Vec<(&Target, Place)>, Error> {
-        self.check_directories()?;
+    /// Opens the places of `targets`, beside those of `present`. The uploads start last: they send
+    /// and remove files, which a refused command must not do.
+    pub(super) fn places<'t>(
+        &self,
+        capture: &str,
+        targets: &'t [Target],
+        present: &[Target],
+    ) -> Result<Vec<(&'t Target, Place)>, Error> {
+        self.check_directories(present.iter().chain(targets))?;
         let (uploads, others): (Vec<_>, Vec<_>) =
-            self.to.iter().enumerate().partition(|(_, target)| matches!(target, Target::Bucket(_)));
+            targets.iter().enumerate().partition(|(_, target)| matches!(target, Target::Bucket(_)));
         let open = |(at, target)| Ok((at, target, self.place(capture, target)?));
         let mut places = others.into_iter().chain(uploads).map(open).collect::<Result<Vec<_>, Error>>()?;
         places.sort_by_key(|(at, ..)| *at);
@@ -270,9 +294,9 @@ impl Args {
     /// Creates the directories of all targets. Refuses two targets with one directory, by whatever
     /// paths, and a directory in the spool of an upload or around it: files in a spool are uploaded
     /// and removed.
-    fn check_directories(&self) -> Result<(), Error> {
+    fn check_directories<'t>(&self, targets: impl Iterator<Item = &'t Target>) -> Result<(), Error> {
         let mut seen: Vec<(&Target, bool, PathBuf, (u64, u64))> = Vec::new();
-        for target in &self.to {
+        for target in targets {
             let (directory, is_spool) = match target {
                 Target::Directory(directory) => (directory.clone(), false),
                 Target::Bucket(bucket) => (self.spool_of(bucket), true),
@@ -297,7 +321,7 @@ impl Args {
         Ok(())
     }
 
-    fn options(
+    pub(super) fn options(
         &self,
         capture: &str,
         place: &Place,
@@ -346,7 +370,7 @@ impl Args {
         if self.frames.is_some() { columns.with_frame() } else { columns }
     }
 
-    fn flow_limits(&self) -> FlowLimits {
+    pub(super) fn flow_limits(&self) -> FlowLimits {
         let default = FlowLimits::default();
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         FlowLimits {
@@ -369,7 +393,7 @@ fn open_collector(url: &CollectorUrl) -> Result<Exporter, Error> {
 }
 
 /// Returns an identifier of this capture.
-fn new_capture() -> String {
+pub(super) fn new_capture() -> String {
     format!("{:016x}", clock::realtime_ns())
 }
 
@@ -381,10 +405,10 @@ fn host() -> Result<String, Error> {
     })
 }
 
-/// Returns the function that names the interfaces of a source.
-fn names_of(source: &Source<'_>, is_file: bool) -> InterfaceNames {
+/// Returns the function that names interfaces; `socket` looks up those of a cooked link.
+pub(super) fn names_of(inputs: &[Input], socket: Option<&Arc<OwnedFd>>, is_file: bool) -> InterfaceNames {
     let is_cooked = |input: &Input| input.link_type == u32::from(link_type::LINUX_SLL2);
-    match (source.inputs, &source.names) {
+    match (inputs, socket) {
         _ if is_file => no_names(),
         ([input], Some(socket)) if is_cooked(input) => looked_up_names(Arc::clone(socket)),
         ([input], _) => interface_names(&input.name, input.link_type),
@@ -392,7 +416,7 @@ fn names_of(source: &Source<'_>, is_file: bool) -> InterfaceNames {
     }
 }
 
-fn report_recovered(recovered: &Recovered) {
+pub(super) fn report_recovered(recovered: &Recovered) {
     let Recovered { completed, removed, skipped, skipped_more } = recovered;
     for path in completed {
         print_stderr(format_args!("strait: completed {}, which a killed capture has left\n", path.display()));

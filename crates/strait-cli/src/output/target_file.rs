@@ -1,0 +1,194 @@
+//! `--to-file FILE`: file with the targets of tables, one URL a line. SIGHUP reads it again.
+//!
+//! The file decides where packets are sent: a file that another user could have written is refused.
+//! A thread reads it and opens the new targets, as names are looked up and programs are started.
+//! The capture exchanges its targets between two batches of packets. A defective file changes
+//! nothing.
+
+use std::fs::OpenOptions;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use super::opener::Opener;
+use super::table_output::TableOutput;
+use super::target::{self, Target};
+use crate::capture::reload::Requests;
+use crate::{Error, trust};
+
+/// Maximum bytes of a file: 8 targets, and comments.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// File with targets, as it was read at the start.
+#[derive(Clone, Debug)]
+pub(super) struct TargetFile {
+    pub(super) path: PathBuf,
+    pub(super) targets: Vec<Target>,
+}
+
+/// Parses the value of `--to-file`.
+pub(super) fn parse(path: &str) -> Result<TargetFile, String> {
+    let path = PathBuf::from(path);
+    Ok(TargetFile { targets: read(&path)?, path })
+}
+
+/// Reads the targets of a file.
+pub(super) fn read(path: &Path) -> Result<Vec<Target>, String> {
+    targets(&text(path).map_err(|reason| format!("{}: {reason}", path.display()))?)
+        .map_err(|reason| format!("{}: {reason}", path.display()))
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let path = std::path::absolute(path).map_err(text)?;
+    let file = path.canonicalize().map_err(text)?;
+    let running = std::env::current_exe().map_err(text)?;
+    if let Some(untrusted) = trust::untrusted_program(&path, &running) {
+        return Err(format!(
+            "another user owns {} or may write to it, and could send packets elsewhere",
+            untrusted.display()
+        ));
+    }
+    // A link that was exchanged meanwhile is not followed; a pipe could block.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&file).map_err(text)?;
+    if !file.metadata().map_err(text)?.is_file() {
+        return Err("it is not a regular file".into());
+    }
+    let mut content = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut content).map_err(text)?;
+    if content.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("it has more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(content)
+}
+
+/// Parses lines: empty ones and those with `#` first are left out.
+fn targets(text: &str) -> Result<Vec<Target>, String> {
+    let mut targets: Vec<Target> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let (number, line) = (number + 1, line.trim());
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let target = target::parse(line).map_err(|reason| format!("line {number}: {reason}"))?;
+        if targets.contains(&target) {
+            return Err(format!("line {number}: {target} is there twice"));
+        }
+        targets.push(target);
+    }
+    if targets.is_empty() { Err("it has no target: give one URL a line".into()) } else { Ok(targets) }
+}
+
+/// Targets of a file that was read again.
+pub(crate) struct Change {
+    /// All targets from now on.
+    pub(super) targets: Vec<Target>,
+    /// Those of them that are new, open.
+    pub(super) opened: Vec<TableOutput>,
+}
+
+/// URLs of targets that were added to a running capture, and removed from it.
+#[derive(Default)]
+pub(crate) struct Changed {
+    pub(super) added: Vec<String>,
+    pub(super) removed: Vec<String>,
+}
+
+/// File with the targets of a running capture.
+pub(crate) struct WatchedTargets {
+    path: PathBuf,
+    opener: Arc<Opener>,
+    requests: Requests<Result<Change, Error>>,
+}
+
+impl WatchedTargets {
+    pub(super) fn new(path: PathBuf, opener: Opener) -> Self {
+        Self { path, opener: Arc::new(opener), requests: Requests::default() }
+    }
+
+    /// Reads the file again.
+    pub(crate) fn request(&self) {
+        self.requests.add();
+    }
+
+    /// After a request, starts to read the file and to open its new targets. Returns the result of a
+    /// call once, some time later.
+    pub(crate) fn poll(&self) -> Option<Result<Change, Error>> {
+        let change = self.requests.poll("targets", || {
+            let (path, opener) = (self.path.clone(), Arc::clone(&self.opener));
+            move || opener.change(read(&path).map_err(Error::Failed)?)
+        });
+        change.map(Result::flatten)
+    }
+
+    /// Returns the note for the user about a change.
+    pub(crate) fn note(&self, changed: &Result<Changed, Error>) -> String {
+        let listed = |word: &str, urls: &[String]| {
+            if urls.is_empty() { String::new() } else { format!("; {word} {}", urls.join(" ")) }
+        };
+        match changed {
+            Ok(Changed { added, removed }) => format!(
+                "the targets are those of {} now{}{}",
+                self.path.display(),
+                listed("new:", added),
+                listed("removed:", removed)
+            ),
+            Err(error) => format!("the targets stay as they were: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn lines_are_urls_or_comments() {
+        let found = targets("# two\n\n file:/a \r\nkafka://a/b\n#file:/c").unwrap();
+        assert_eq!(
+            found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["file:/a", "kafka://a:9092/b"]
+        );
+        for (text, words) in [
+            ("", "it has no target"),
+            ("# file:/a\n", "it has no target"),
+            ("file:/a\n/srv/lake\n", "line 2: give a directory"),
+            ("file:/a\n\nfile:/a\n", "line 3: file:/a is there twice"),
+        ] {
+            let error = targets(text).unwrap_err();
+            assert!(error.starts_with(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn file_is_regular_short_and_of_a_trusted_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link] = ["targets", "link"].map(|name| directory.path().join(name));
+        symlink(&file, &link).unwrap();
+        assert!(read(&file).unwrap_err().contains("No such file"));
+        std::fs::write(&file, "file:/a\n").unwrap();
+        assert_eq!(read(&link).unwrap().len(), 1, "a link in a directory of this user");
+        std::fs::write(&file, "#".repeat(FILE_BYTES_MAX as usize + 1)).unwrap();
+        assert!(read(&file).unwrap_err().contains("more than 65536 bytes"));
+        std::fs::write(&file, b"file:/\xff\n").unwrap();
+        assert!(read(&file).unwrap_err().contains("UTF-8"));
+        std::fs::write(&file, "file:/a\n").unwrap();
+        for open in [directory.path(), &file] {
+            let before = std::fs::metadata(open).unwrap().permissions();
+            std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+            for path in [&file, &link] {
+                let error = read(path).unwrap_err();
+                assert!(error.contains(&format!("another user owns {}", open.display())), "{error}");
+            }
+            std::fs::set_permissions(open, before).unwrap();
+        }
+        assert!(read(directory.path()).unwrap_err().contains("not a regular file"));
+        assert!(read(Path::new("/dev/null")).unwrap_err().contains(" /dev/null"));
+    }
+}
