@@ -125,15 +125,12 @@ fn complete(mut output: TableOutput, cut: &Report, sender: &SyncSender<TargetRep
     // The capture may have failed meanwhile.
     let _ = sender.send(ledger);
     let ended = output.close(&report).end();
-    match (&ended.failure, &ended.line) {
-        (Some(error), _) => {
-            print_stderr(format_args!("strait: note: the former target {url} failed: {error}\n"))
-        }
-        (None, Some(line)) => {
-            print_stderr(format_args!("strait: note: the former target {url} is complete: {line}\n"))
-        }
-        (None, None) => print_stderr(format_args!("strait: note: the former target {url} is complete\n")),
-    }
+    let result = match (&ended.failure, &ended.line) {
+        (Some(error), _) => format!("failed: {error}"),
+        (None, Some(line)) => format!("is complete: {line}"),
+        (None, None) => "is complete".into(),
+    };
+    print_stderr(format_args!("strait: note: the former target {url} {result}\n"));
     ended
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use strait_os::clock;
 use strait_packet::summary::link_type;
 use strait_program::broker::{Broker, Format};
@@ -52,11 +52,17 @@ pub(crate) struct Args {
     /// queue and losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Vec<Target>,
-    /// Read the targets from this file, one URL as for --to a line, and # before a comment; of an
-    /// interface, SIGHUP reads it again. Targets that stay go on, new ones get the packets from
-    /// then on, removed ones are completed. Only you and root may write to the file and its
-    /// directory
-    #[arg(long, value_name = "FILE", group = "target", value_parser = target_file::parse)]
+    /// Read the targets from this file: one URL as for --to a line; # begins a comment. Of an
+    /// interface, SIGHUP reads it again: targets that stay go on, new ones get the later packets,
+    /// and removed ones are completed. Only you and root may be able to write to the file and to
+    /// its directory
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "target",
+        value_hint = ValueHint::FilePath,
+        value_parser = target_file::parse
+    )]
     to_file: Option<TargetFile>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
     #[arg(long, value_name = "DIR")]

@@ -188,7 +188,9 @@ mod tests {
             }
             std::fs::set_permissions(open, before).unwrap();
         }
-        assert!(read(directory.path()).unwrap_err().contains("not a regular file"));
+        let below = directory.path().join("below");
+        std::fs::create_dir(&below).unwrap();
+        assert!(read(&below).unwrap_err().contains("not a regular file"));
         assert!(read(Path::new("/dev/null")).unwrap_err().contains(" /dev/null"));
     }
 }

@@ -81,9 +81,12 @@ impl<'a> Retargeted<'a> {
 
 /// Returns the lines of a file: a name is a directory of the lake.
 fn text(lake: &Lake, targets: &[&str]) -> String {
-    let url = |target: &&str| match target.contains(':') {
-        true => format!("{target}\n"),
-        false => format!("file:{}/{target}\n", lake.path().display()),
+    let url = |target: &&str| {
+        if target.contains(':') {
+            format!("{target}\n")
+        } else {
+            format!("file:{}/{target}\n", lake.path().display())
+        }
     };
     let lines: String = targets.iter().map(url).collect();
     format!("# targets\n\n{lines}")
@@ -150,7 +153,17 @@ fn changed_targets_have_every_packet_once_and_their_ledgers_add_up() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let traffic = Traffic::builder().kinds(&[Kind::Udp4]).sizes(sizes("100")).flows(16).build().unwrap();
     let frames = frames_of(&traffic, 400_000);
-    for (path, queues) in [("v3", "0"), ("v3", "0-1"), ("recv", "0")] {
+    let both = ["-i", "lo"];
+    let cases: [(&str, &str, &[&str]); 7] = [
+        ("v3", "0", &[]),
+        ("v3", "0-1", &[]),
+        ("v3", "0", &both),
+        ("v2", "0", &[]),
+        ("recv", "0", &[]),
+        ("tap", "0", &[]),
+        ("xdp", "0", &[]),
+    ];
+    for (path, queues, interfaces) in cases {
         let Some(lake) = Lake::or_skip() else { return };
         let options = [
             "--path",
@@ -164,7 +177,8 @@ fn changed_targets_have_every_packet_once_and_their_ledgers_add_up() {
             "--frames",
             "100",
         ];
-        let capture = Retargeted::start(&wire, &lake, &["all", "a"], &[&options[..], &["udp"]].concat());
+        let capture =
+            Retargeted::start(&wire, &lake, &["all", "a"], &[&options[..], interfaces, &["udp"]].concat());
         let ended = AtomicBool::new(false);
         let sent = std::thread::scope(|scope| {
             let sending = scope.spawn(|| send_until(&wire, &frames, &ended));

@@ -19,7 +19,7 @@ pub struct Delivered {
 
 impl Report {
     /// Returns the ledger at a moment at which the lane `queue` had delivered `delivered(queue)`.
-    /// It balances. Packets that are only derived, `unread` and `other`, belong to the time after.
+    /// It balances. Packets that are unread in a snapshot belong to the time after.
     #[must_use]
     pub fn cut(&self, delivered: impl Fn(u32) -> Delivered) -> Self {
         let mut whole = self.capture;
@@ -54,9 +54,9 @@ impl Report {
     }
 }
 
-/// Returns counts without those that are only derived.
+/// Returns counts without packets that can still be delivered.
 fn settled(mut capture: Capture) -> Capture {
-    (capture.lost.unread, capture.lost.other) = (0, 0);
+    capture.lost.unread = 0;
     Capture { received: capture.accounted(), ..capture }
 }
 
