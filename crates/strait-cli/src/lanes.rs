@@ -358,10 +358,10 @@ impl<T: Sink> CaptureState<'_, T> {
                     let replaced = programs.and_then(|programs| self.inputs.replace_filters(&programs));
                     reloading.filter_note(&replaced)
                 }
-                Reload::Targets(change) => {
-                    let changed = change.map(|change| {
+                Reload::Targets(opened) => {
+                    let changed = opened.map(|()| {
                         let report = self.report();
-                        lock(&self.sink).change_targets(change, &report)
+                        lock(&self.sink).change_targets(&report)
                     });
                     reloading.targets_note(&changed)
                 }

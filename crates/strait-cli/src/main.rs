@@ -23,6 +23,7 @@ mod parse;
 mod receive;
 mod relay;
 mod replay;
+mod requests;
 mod run;
 mod send;
 mod sink;

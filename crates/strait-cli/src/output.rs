@@ -1,5 +1,6 @@
 //! Outputs of captured packets: a file, one line per packet on standard output, or a count only.
 
+mod change;
 mod closed;
 mod extras;
 mod file;
@@ -7,7 +8,6 @@ mod former;
 mod lines;
 mod losses;
 mod names;
-mod opener;
 mod origin;
 mod owners;
 mod place;
@@ -42,10 +42,10 @@ use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
 pub(crate) use self::source::Input;
 pub(crate) use self::tables::{Args as TableArgs, SchemaForm, print_schema};
-pub(crate) use self::target_file::{Change, Changed, WatchedTargets};
+pub(crate) use self::target_file::WatchedTargets;
 pub(crate) use self::targets::Targets;
 use crate::Error;
-use crate::sink::{CountTargets, Sink};
+use crate::sink::{Changed, CountTargets, Sink};
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
@@ -213,9 +213,9 @@ impl Sink for Output {
         }
     }
 
-    fn change_targets(&mut self, change: Change, report: &Report) -> Changed {
+    fn change_targets(&mut self, report: &Report) -> Changed {
         match self {
-            Self::Tables(targets) => targets.change_targets(change, report),
+            Self::Tables(targets) => targets.change_targets(report),
             Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => Changed::default(),
         }
     }

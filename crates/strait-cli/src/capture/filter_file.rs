@@ -14,8 +14,8 @@ use rustix::fs::OFlags;
 use strait_capture::FilterCompiler;
 use strait_filter::cbpf::Program;
 
-use super::reload::Requests;
 use crate::Error;
+use crate::requests::Requests;
 
 /// Maximum bytes of a filter file. The time of libpcap's compiler grows faster than the text, about
 /// with its cube: it has no limit.

@@ -9,6 +9,7 @@ use strait_program::output::print_stderr;
 use strait_table::Tally;
 use strait_table::sink::SinkCounts;
 
+use super::change::Ending;
 use super::closed::Ended;
 use super::table_output::TableOutput;
 use crate::Error;
@@ -28,13 +29,13 @@ enum End {
 
 impl Former {
     /// Starts a thread that completes the tables. `cut` is the ledger of the capture at the
-    /// removal. The thread calls `on_end` last.
-    pub(super) fn start(output: TableOutput, cut: Report, on_end: impl FnOnce() + Send + 'static) -> Self {
+    /// removal. The thread drops `ending` last.
+    pub(super) fn start(output: TableOutput, cut: Report, ending: Ending) -> Self {
         let (ledger, counts) = (output.ledger(&cut), output.counts());
         let (sender, completed) = sync_channel(1);
         let complete = move || {
             let ended = complete(output, &cut, &sender);
-            on_end();
+            drop(ending);
             ended
         };
         let end = match thread::Builder::new().name("former".into()).spawn(complete) {

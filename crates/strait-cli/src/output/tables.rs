@@ -24,7 +24,7 @@ use strait_table::{
     looked_up_names, no_names, publish, schema, sensor_name,
 };
 
-use super::opener::{Opener, SharedPresent};
+use super::change::{Change, Shared, check_removed};
 use super::place::Place;
 use super::publisher::Publisher;
 use super::source::Input;
@@ -211,7 +211,7 @@ impl Args {
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let owners = source.owners.take();
-        let (path, present) = (self.to_file.as_ref().map(|file| file.path.clone()), SharedPresent::default());
+        let shared = Shared::default();
         let opener = Opener {
             args: self.clone(),
             limits,
@@ -219,14 +219,14 @@ impl Args {
             names: source.names.take(),
             has_owners: owners.is_some(),
             is_file: source.path == "file",
-            present: present.clone(),
+            shared: shared.clone(),
         };
         let opened = opener.open(self.targets(), &[])?;
-        present.lock().open = self.targets().to_vec();
-        let mut targets = Targets::new(opened, owners, present);
+        shared.lock().open = self.targets().to_vec();
+        let mut targets = Targets::new(opened, owners, shared);
         targets.set_inputs(source.inputs);
-        if let Some(path) = path {
-            targets.watch(WatchedTargets::new(path, opener));
+        if let Some(TargetFile { path, .. }) = self.to_file.clone() {
+            targets.watch(WatchedTargets::new(path, move |targets| opener.change(targets)));
         }
         Ok(Output::Tables(Box::new(targets)))
     }
@@ -258,13 +258,13 @@ impl Args {
                 worker.push(tables);
             }
         }
-        let new = |targets| Targets::new(targets, None, SharedPresent::default());
+        let new = |targets| Targets::new(targets, None, Shared::default());
         Ok(workers.into_iter().map(new).collect())
     }
 
     /// Opens the places of `targets`, beside those of `present`. The uploads start last: they send
     /// and remove files, which a refused command must not do.
-    pub(super) fn places<'t>(
+    fn places<'t>(
         &self,
         capture: &str,
         targets: &'t [Target],
@@ -327,7 +327,7 @@ impl Args {
         Ok(())
     }
 
-    pub(super) fn options(
+    fn options(
         &self,
         capture: &str,
         place: &Place,
@@ -376,7 +376,7 @@ impl Args {
         if self.frames.is_some() { columns.with_frame() } else { columns }
     }
 
-    pub(super) fn flow_limits(&self) -> FlowLimits {
+    fn flow_limits(&self) -> FlowLimits {
         let default = FlowLimits::default();
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         FlowLimits {
@@ -384,6 +384,58 @@ impl Args {
             idle_ns: self.flow_idle.map_or(default.idle_ns, nanoseconds),
             active_ns: self.flow_active.map_or(default.active_ns, nanoseconds),
         }
+    }
+}
+
+/// Options with which the targets of a capture are opened.
+struct Opener {
+    args: Args,
+    /// Size and age of a file.
+    limits: (Option<u64>, Option<Duration>),
+    inputs: Vec<Input>,
+    /// Socket that looks up names of interfaces.
+    names: Option<Arc<OwnedFd>>,
+    has_owners: bool,
+    is_file: bool,
+    shared: Shared,
+}
+
+impl Opener {
+    /// Opens targets beside `others`.
+    fn open(&self, targets: &[Target], others: &[Target]) -> Result<Vec<TableOutput>, Error> {
+        let capture = new_capture();
+        let places = self.args.places(&capture, targets, others)?;
+        places.into_iter().map(|(target, place)| self.tables(&capture, target, place)).collect()
+    }
+
+    fn tables(&self, capture: &str, target: &Target, place: Place) -> Result<TableOutput, Error> {
+        let (url, names) = (target.to_string(), names_of(&self.inputs, self.names.as_ref(), self.is_file));
+        if let Place::Export(exporter) = &place {
+            return Ok(TableOutput::export(url, exporter, names, self.args.flow_limits(), self.is_file));
+        }
+        let mut options = self.args.options(capture, &place, self.limits, self.is_file)?;
+        if self.has_owners {
+            options.columns = options.columns.with_owner();
+        }
+        let tables = TableOutput::files(url, options, place, names)?;
+        report_recovered(tables.recovered());
+        Ok(tables)
+    }
+
+    /// Opens and starts those of `targets` that the capture does not have yet, for its next change.
+    ///
+    /// # Errors
+    /// There are too many targets; one has the place of another; one cannot be opened.
+    fn change(&self, targets: Vec<Target>) -> Result<(), Error> {
+        target::check(&targets)?;
+        let present = self.shared.lock().clone();
+        let targets = present.named(targets);
+        check_removed(&present, &targets)?;
+        let new = present.new_ones(&targets)?;
+        let mut opened = self.open(&new, &[&present.open[..], &present.ending].concat())?;
+        opened.iter_mut().try_for_each(TableOutput::start)?;
+        self.shared.set_next(Change { targets, opened });
+        Ok(())
     }
 }
 
@@ -399,7 +451,7 @@ fn open_collector(url: &CollectorUrl) -> Result<Exporter, Error> {
 }
 
 /// Returns an identifier of this capture.
-pub(super) fn new_capture() -> String {
+fn new_capture() -> String {
     format!("{:016x}", clock::realtime_ns())
 }
 
@@ -412,7 +464,7 @@ fn host() -> Result<String, Error> {
 }
 
 /// Returns the function that names interfaces; `socket` looks up those of a cooked link.
-pub(super) fn names_of(inputs: &[Input], socket: Option<&Arc<OwnedFd>>, is_file: bool) -> InterfaceNames {
+fn names_of(inputs: &[Input], socket: Option<&Arc<OwnedFd>>, is_file: bool) -> InterfaceNames {
     let is_cooked = |input: &Input| input.link_type == u32::from(link_type::LINUX_SLL2);
     match (inputs, socket) {
         _ if is_file => no_names(),
@@ -422,7 +474,7 @@ pub(super) fn names_of(inputs: &[Input], socket: Option<&Arc<OwnedFd>>, is_file:
     }
 }
 
-pub(super) fn report_recovered(recovered: &Recovered) {
+fn report_recovered(recovered: &Recovered) {
     let Recovered { completed, removed, skipped, skipped_more } = recovered;
     for path in completed {
         print_stderr(format_args!("strait: completed {}, which a killed capture has left\n", path.display()));

@@ -13,10 +13,9 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::opener::Opener;
-use super::table_output::TableOutput;
 use super::target::{self, Target};
-use crate::capture::reload::Requests;
+use crate::requests::Requests;
+use crate::sink::Changed;
 use crate::{Error, trust};
 
 /// Maximum bytes of a file: 8 targets, and comments.
@@ -83,31 +82,22 @@ fn targets(text: &str) -> Result<Vec<Target>, String> {
     if targets.is_empty() { Err("it has no target: give one URL a line".into()) } else { Ok(targets) }
 }
 
-/// Targets of a file that was read again.
-pub(crate) struct Change {
-    /// All targets from now on.
-    pub(super) targets: Vec<Target>,
-    /// Those of them that are new, open.
-    pub(super) opened: Vec<TableOutput>,
-}
-
-/// URLs of targets that were added to a running capture, and removed from it.
-#[derive(Default)]
-pub(crate) struct Changed {
-    pub(super) added: Vec<String>,
-    pub(super) removed: Vec<String>,
-}
+/// Function that opens targets for the next change.
+type Open = dyn Fn(Vec<Target>) -> Result<(), Error> + Send + Sync;
 
 /// File with the targets of a running capture.
 pub(crate) struct WatchedTargets {
     path: PathBuf,
-    opener: Arc<Opener>,
-    requests: Requests<Result<Change, Error>>,
+    open: Arc<Open>,
+    requests: Requests<Result<(), Error>>,
 }
 
 impl WatchedTargets {
-    pub(super) fn new(path: PathBuf, opener: Opener) -> Self {
-        Self { path, opener: Arc::new(opener), requests: Requests::default() }
+    pub(super) fn new(
+        path: PathBuf,
+        open: impl Fn(Vec<Target>) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self { path, open: Arc::new(open), requests: Requests::default() }
     }
 
     /// Reads the file again.
@@ -115,14 +105,14 @@ impl WatchedTargets {
         self.requests.add();
     }
 
-    /// After a request, starts to read the file and to open its new targets. Returns the result of a
-    /// call once, some time later.
-    pub(crate) fn poll(&self) -> Option<Result<Change, Error>> {
-        let change = self.requests.poll("targets", || {
-            let (path, opener) = (self.path.clone(), Arc::clone(&self.opener));
-            move || opener.change(read(&path).map_err(Error::Failed)?)
+    /// After a request, starts to read the file and to open its new targets. Returns the result
+    /// once, some time later.
+    pub(crate) fn poll(&self) -> Option<Result<(), Error>> {
+        let opened = self.requests.poll("targets", || {
+            let (path, open) = (self.path.clone(), Arc::clone(&self.open));
+            move || open(read(&path).map_err(Error::Failed)?)
         });
-        change.map(Result::flatten)
+        opened.map(Result::flatten)
     }
 
     /// Returns the note for the user about a change.

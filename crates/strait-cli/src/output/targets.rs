@@ -15,22 +15,22 @@ use strait_capture::owners::Owners;
 use strait_ledger::{Capture, Delivered, LaneCounts, Report, TargetReport};
 use strait_table::{Packet, TableError, Tally};
 
+use super::change::Shared;
 use super::closed::{ClosedTarget, Ended, at_once};
 use super::former::Former;
-use super::opener::SharedPresent;
 use super::owners::OwnerTexts;
 use super::source::Input;
 use super::table_output::{Gauges, TableOutput};
-use super::target_file::{Change, Changed, WatchedTargets};
+use super::target_file::WatchedTargets;
 use crate::Error;
-use crate::sink::{CountTargets, Sink};
+use crate::sink::{Changed, CountTargets, Sink};
 
 /// Open targets, at least one.
 pub(crate) struct Targets {
     all: Vec<TableOutput>,
     /// Removed targets.
     former: Vec<Former>,
-    present: SharedPresent,
+    shared: Shared,
     /// File with the targets, until the capture watches it.
     watched: Option<WatchedTargets>,
     /// None if the targets cannot change.
@@ -49,12 +49,12 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn new(all: Vec<TableOutput>, owners: Option<Owners>, present: SharedPresent) -> Self {
+    pub(super) fn new(all: Vec<TableOutput>, owners: Option<Owners>, shared: Shared) -> Self {
         let gauges = Arc::new(Mutex::new(all.iter().map(TableOutput::gauges).collect()));
         Self {
             all,
             former: Vec::new(),
-            present,
+            shared,
             watched: None,
             taken: None,
             lost_before: Tally::default(),
@@ -163,19 +163,8 @@ impl Targets {
 
     /// Removes a target. `cut` is the ledger of the capture at this moment.
     fn remove(&mut self, output: TableOutput, cut: &Report) {
-        let url = output.url().to_owned();
-        let mut present = self.present.lock();
-        if let Some(at) = present.open.iter().position(|open| open.to_string() == url) {
-            let target = present.open.remove(at);
-            present.ending.push(target);
-        }
-        if !present.former.contains(&url) {
-            present.former.push(url.clone());
-        }
-        drop(present);
-        let present = self.present.clone();
-        let on_end = move || present.lock().ending.retain(|ending| ending.to_string() != url);
-        self.former.push(Former::start(output, cut.clone(), on_end));
+        let ending = self.shared.end(output.url());
+        self.former.push(Former::start(output, cut.clone(), ending));
     }
 
     /// Calls `act` for each target.
@@ -306,7 +295,8 @@ impl Sink for Targets {
     }
 
     /// The caller has the lock of the sink, so that no lane is in a batch.
-    fn change_targets(&mut self, change: Change, report: &Report) -> Changed {
+    fn change_targets(&mut self, report: &Report) -> Changed {
+        let Some(change) = self.shared.take_next() else { return Changed::default() };
         let cut = report.cut(|lane| self.taken.as_ref().map(|taken| taken.of(lane)).unwrap_or_default());
         self.update_former(false);
         self.merge_former();
@@ -327,7 +317,7 @@ impl Sink for Targets {
             changed.removed.push(output.url().to_owned());
             self.remove(output, &cut);
         }
-        self.present.lock().open = change.targets;
+        self.shared.lock().open = change.targets;
         let gauges = self.all.iter().map(TableOutput::gauges).collect();
         *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = gauges;
         changed

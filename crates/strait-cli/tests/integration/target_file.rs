@@ -1,5 +1,5 @@
-//! SIGHUP during `strait capture --to-file FILE`: the targets change between two batches, each packet
-//! goes to the targets of its time, and the ledgers of all targets add up.
+//! SIGHUP during `strait capture --to-file FILE`: the targets change between two batches, each
+//! packet goes to the targets of its time, and the ledgers of all targets add up.
 
 use std::collections::BTreeMap;
 use std::fs;
