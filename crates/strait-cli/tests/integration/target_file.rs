@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use strait_packet::traffic::{Kind, Traffic};
 
+use crate::metrics::{address, scrape};
 use crate::rig::{
     LIMIT, STRAIT, await_open, balances, count, frames_of, ledger, lost, numbered, run, send, sizes, strait,
 };
@@ -277,6 +278,20 @@ fn failure_and_losses_of_a_former_target_are_reported_at_the_end() {
     assert_eq!(count(file, "delivered") + sink(former), count(&ledger, "delivered") + sink(&ledger));
     assert_eq!(sums(&lake, "a"), counts(file));
     assert_eq!(count(&ledger["exported"], "lost"), count(&former["exported"], "lost"));
+}
+
+#[test]
+fn metrics_have_the_present_targets() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let capture = Retargeted::start(&wire, &lake, &["a", "b"], &["--metrics", "0"]);
+    assert!(wait_until(LIMIT, || address(&capture.process.stderr()).is_some()));
+    let metrics = address(&capture.process.stderr()).expect("an address");
+    capture.change(&["b", "c"], CHANGED);
+    let text = wire.right().run(|| scrape(metrics));
+    let has = |name: &str| text.contains(&format!("target=\"file:{}/{name}\"", lake.path().display()));
+    assert_eq!(["a", "b", "c"].map(has), [false, true, true], "{text}");
+    let _ = capture.end().success();
 }
 
 #[test]
