@@ -270,7 +270,7 @@ impl Args {
         targets: &'t [Target],
         present: &[Target],
     ) -> Result<Vec<(&'t Target, Place)>, Error> {
-        self.check_directories(present.iter().chain(targets))?;
+        self.check_directories(targets, present)?;
         let (uploads, others): (Vec<_>, Vec<_>) =
             targets.iter().enumerate().partition(|(_, target)| matches!(target, Target::Bucket(_)));
         let open = |(at, target)| Ok((at, target, self.place(capture, target)?));
@@ -299,10 +299,11 @@ impl Args {
 
     /// Creates the directories of all targets. Refuses two targets with one directory, by whatever
     /// paths, and a directory in the spool of an upload or around it: files in a spool are uploaded
-    /// and removed.
-    fn check_directories<'t>(&self, targets: impl Iterator<Item = &'t Target>) -> Result<(), Error> {
+    /// and removed. A directory of `present` can have failed: it is then left out.
+    fn check_directories(&self, targets: &[Target], present: &[Target]) -> Result<(), Error> {
         let mut seen: Vec<(&Target, bool, PathBuf, (u64, u64))> = Vec::new();
-        for target in targets {
+        let present = present.iter().map(|target| (target, true));
+        for (target, is_present) in present.chain(targets.iter().map(|target| (target, false))) {
             let (directory, is_spool) = match target {
                 Target::Directory(directory) => (directory.clone(), false),
                 Target::Bucket(bucket) => (self.spool_of(bucket), true),
@@ -312,10 +313,10 @@ impl Args {
                 let remedy = if is_spool { ": give a spool directory of yours by --spool" } else { "" };
                 Error::Failed(format!("create {}: {error}{remedy}", directory.display()))
             };
-            strait_os::output::create_directory(&directory).map_err(failed)?;
-            let path = directory.canonicalize().map_err(failed)?;
-            let metadata = path.metadata().map_err(failed)?;
-            let identity = (metadata.dev(), metadata.ino());
+            let (path, identity) = match created(&directory) {
+                Err(_) if is_present => continue,
+                found => found.map_err(failed)?,
+            };
             for (other, other_is_spool, other_path, other_identity) in &seen {
                 let is_inside = path.starts_with(other_path) || other_path.starts_with(&path);
                 if identity == *other_identity || is_inside && (is_spool || *other_is_spool) {
@@ -385,6 +386,14 @@ impl Args {
             active_ns: self.flow_active.map_or(default.active_ns, nanoseconds),
         }
     }
+}
+
+/// Creates a directory. Returns its path without links, and its device and inode.
+fn created(directory: &Path) -> io::Result<(PathBuf, (u64, u64))> {
+    strait_os::output::create_directory(directory)?;
+    let path = directory.canonicalize()?;
+    let metadata = path.metadata()?;
+    Ok((path, (metadata.dev(), metadata.ino())))
 }
 
 /// Options with which the targets of a capture are opened.

@@ -281,6 +281,26 @@ fn failure_and_losses_of_a_former_target_are_reported_at_the_end() {
 }
 
 #[test]
+fn failed_directory_is_replaced_by_another_one() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let capture = Retargeted::start(&wire, &lake, &["gone", "a"], &["--tables", "packets"]);
+    let gone = lake.path().join("gone");
+    fs::remove_dir_all(&gone).unwrap();
+    fs::write(&gone, "").unwrap();
+    send(&wire, &numbered(100));
+    capture.change(&["a", "b"], CHANGED);
+    capture.await_notes(&format!("{COMPLETE}file:{} failed: ", gone.display()), 1);
+    send(&wire, &numbered(50));
+    let finished = capture.end();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let ledger = ledger(&finished);
+    assert_eq!((sums(&lake, "a")[1], sums(&lake, "b")[1]), (150, 50), "{ledger}");
+    assert_eq!(count(&ledger["lost"], "sink"), 100, "the losses of the target that lost most: {ledger}");
+    assert!(balances(&ledger), "{ledger}");
+}
+
+#[test]
 fn metrics_have_the_present_targets() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let Some(lake) = Lake::or_skip() else { return };
