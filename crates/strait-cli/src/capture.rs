@@ -209,7 +209,7 @@ enum FanoutArg {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+pub(crate) fn run(args: &mut Args) -> Result<(), Error> {
     if args.list_interfaces {
         return args.namespace.run(|| interfaces::list(args.json));
     }
@@ -221,6 +221,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let toolbar = args.toolbar.open()?;
     let reloads = args.reloads()?;
+    args.output.read_targets()?;
+    let args = &*args;
     let files = input::files(&args.read)?;
     args.check(&files)?;
     if args.output.is_tables() && files::are_for_workers(&files) {

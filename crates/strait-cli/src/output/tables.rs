@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum, ValueHint};
+use clap::{Args as ClapArgs, ValueEnum};
 use strait_os::clock;
 use strait_packet::summary::link_type;
 use strait_program::broker::{Broker, Format};
@@ -30,7 +30,7 @@ use super::publisher::Publisher;
 use super::source::Input;
 use super::table_output::TableOutput;
 use super::target::{self, CollectorUrl, Target};
-use super::target_file::{self, TargetFile, WatchedTargets};
+use super::target_file::{self, WatchedTargets};
 use super::targets::Targets;
 use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
@@ -56,14 +56,11 @@ pub(crate) struct Args {
     /// interface, SIGHUP reads it again: targets that stay go on, new ones get the later packets,
     /// and removed ones are completed. Only you and root may be able to write to the file and to
     /// its directory
-    #[arg(
-        long,
-        value_name = "FILE",
-        group = "target",
-        value_hint = ValueHint::FilePath,
-        value_parser = target_file::parse
-    )]
-    to_file: Option<TargetFile>,
+    #[arg(long, value_name = "FILE", group = "target")]
+    to_file: Option<PathBuf>,
+    /// Targets of the file.
+    #[arg(skip)]
+    of_file: Vec<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -132,14 +129,20 @@ pub(crate) fn print_schema(form: SchemaForm) -> Result<(), Error> {
 }
 
 impl Args {
+    /// Reads the file with the targets, if there is one.
+    pub(super) fn read_targets(&mut self) -> Result<(), Error> {
+        self.of_file = self.to_file.as_deref().map_or(Ok(Vec::new()), target_file::read)?;
+        Ok(())
+    }
+
     /// Returns the targets that the user gives.
     fn targets(&self) -> &[Target] {
-        self.to_file.as_ref().map_or(&self.to, |file| &file.targets)
+        if self.to_file.is_some() { &self.of_file } else { &self.to }
     }
 
     /// Returns true if the output is tables.
     pub(super) fn has_target(&self) -> bool {
-        !self.targets().is_empty()
+        !self.to.is_empty() || self.to_file.is_some()
     }
 
     /// Returns true if the targets are those of a file.
@@ -225,7 +228,7 @@ impl Args {
         shared.lock().open = self.targets().to_vec();
         let mut targets = Targets::new(opened, owners, shared);
         targets.set_inputs(source.inputs);
-        if let Some(TargetFile { path, .. }) = self.to_file.clone() {
+        if let Some(path) = self.to_file.clone() {
             targets.watch(WatchedTargets::new(path, move |targets| opener.change(targets)));
         }
         Ok(Output::Tables(Box::new(targets)))

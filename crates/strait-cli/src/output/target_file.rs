@@ -5,8 +5,8 @@
 //! The capture exchanges its targets between two batches of packets. A defective file changes
 //! nothing.
 
-use std::fs::OpenOptions;
-use std::io::Read as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,48 +21,38 @@ use crate::{Error, trust};
 /// Maximum bytes of a file: 8 targets, and comments.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// File with targets, as it was read at the start.
-#[derive(Clone, Debug)]
-pub(super) struct TargetFile {
-    pub(super) path: PathBuf,
-    pub(super) targets: Vec<Target>,
-}
-
-/// Parses the value of `--to-file`.
-pub(super) fn parse(path: &str) -> Result<TargetFile, String> {
-    let path = PathBuf::from(path);
-    Ok(TargetFile { targets: read(&path)?, path })
-}
-
 /// Reads the targets of a file.
-pub(super) fn read(path: &Path) -> Result<Vec<Target>, String> {
-    targets(&text(path).map_err(|reason| format!("{}: {reason}", path.display()))?)
-        .map_err(|reason| format!("{}: {reason}", path.display()))
+pub(super) fn read(path: &Path) -> Result<Vec<Target>, Error> {
+    let wrong = |reason: String| Error::Usage(format!("read the targets from {}: {reason}", path.display()));
+    let failed = |error: io::Error| Error::Failed(wrong(error.to_string()).to_string());
+    let text = text(open(path).map_err(failed)?.map_err(wrong)?).map_err(failed)?;
+    text.and_then(|text| targets(&text)).map_err(wrong)
 }
 
-fn text(path: &Path) -> Result<String, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let path = std::path::absolute(path).map_err(text)?;
-    let file = path.canonicalize().map_err(text)?;
-    let running = std::env::current_exe().map_err(text)?;
-    if let Some(untrusted) = trust::untrusted_program(&path, &running) {
-        return Err(format!(
-            "another user owns {} or may write to it, and could send packets elsewhere",
+/// Opens a regular file that no other user can change. Returns the reason if it is none.
+fn open(path: &Path) -> io::Result<Result<File, String>> {
+    let path = std::path::absolute(path)?;
+    let file = path.canonicalize()?;
+    if let Some(untrusted) = trust::untrusted_program(&path, &std::env::current_exe()?) {
+        return Ok(Err(format!(
+            "another user owns {} or may write to it, and could send packets elsewhere: use a file and a directory that \
+             only you and root can change",
             untrusted.display()
-        ));
+        )));
     }
     // A link that was exchanged meanwhile is not followed; a pipe could block.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&file).map_err(text)?;
-    if !file.metadata().map_err(text)?.is_file() {
-        return Err("it is not a regular file".into());
-    }
-    let mut content = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut content).map_err(text)?;
-    if content.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("it has more than {FILE_BYTES_MAX} bytes"));
-    }
-    Ok(content)
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&file)?;
+    let is_file = file.metadata()?.is_file();
+    Ok(if is_file { Ok(file) } else { Err("it is not a regular file".into()) })
+}
+
+/// Returns the text of a file, or the reason if it is too long.
+fn text(file: File) -> io::Result<Result<String, String>> {
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    let is_short = text.len() as u64 <= FILE_BYTES_MAX;
+    Ok(if is_short { Ok(text) } else { Err(format!("it has more than {FILE_BYTES_MAX} bytes")) })
 }
 
 /// Parses lines: empty ones and those with `#` first are left out.
@@ -110,7 +100,7 @@ impl WatchedTargets {
     pub(crate) fn poll(&self) -> Option<Result<(), Error>> {
         let opened = self.requests.poll("targets", || {
             let (path, open) = (self.path.clone(), Arc::clone(&self.open));
-            move || open(read(&path).map_err(Error::Failed)?)
+            move || open(read(&path)?)
         });
         opened.map(Result::flatten)
     }
@@ -161,26 +151,27 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let [file, link] = ["targets", "link"].map(|name| directory.path().join(name));
         symlink(&file, &link).unwrap();
-        assert!(read(&file).unwrap_err().contains("No such file"));
+        let message = |path: &Path| read(path).unwrap_err().to_string();
+        assert!(message(&file).contains("No such file"));
         std::fs::write(&file, "file:/a\n").unwrap();
         assert_eq!(read(&link).unwrap().len(), 1, "a link in a directory of this user");
         std::fs::write(&file, "#".repeat(FILE_BYTES_MAX as usize + 1)).unwrap();
-        assert!(read(&file).unwrap_err().contains("more than 65536 bytes"));
+        assert!(message(&file).contains("more than 65536 bytes"));
         std::fs::write(&file, b"file:/\xff\n").unwrap();
-        assert!(read(&file).unwrap_err().contains("UTF-8"));
+        assert!(message(&file).contains("UTF-8"));
         std::fs::write(&file, "file:/a\n").unwrap();
         for open in [directory.path(), &file] {
             let before = std::fs::metadata(open).unwrap().permissions();
             std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
             for path in [&file, &link] {
-                let error = read(path).unwrap_err();
+                let error = message(path);
                 assert!(error.contains(&format!("another user owns {}", open.display())), "{error}");
             }
             std::fs::set_permissions(open, before).unwrap();
         }
         let below = directory.path().join("below");
         std::fs::create_dir(&below).unwrap();
-        assert!(read(&below).unwrap_err().contains("not a regular file"));
-        assert!(read(Path::new("/dev/null")).unwrap_err().contains(" /dev/null"));
+        assert!(message(&below).contains("not a regular file"));
+        assert!(message(Path::new("/dev/null")).contains("another user owns /dev/null"));
     }
 }

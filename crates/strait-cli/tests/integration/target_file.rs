@@ -401,4 +401,7 @@ fn file_is_read_once_without_an_interface_and_refused_if_it_is_wrong() {
         assert!(finished.stderr.contains(words), "{}", finished.stderr);
     }
     assert!(!Path::new("x.pcapng").exists());
+    fs::remove_file(&file).unwrap();
+    let missing = options(&[]);
+    assert_eq!((missing.status.code(), missing.stderr.lines().count()), (Some(1), 1), "{}", missing.stderr);
 }
