@@ -2,9 +2,10 @@
 //! prints the ledger at the end.
 
 mod files;
-pub(crate) mod filter_file;
+mod filter_file;
 pub(crate) mod interfaces;
 mod opening;
+pub(crate) mod reload;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,13 +25,14 @@ use crate::lanes::{self, Inputs, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
 use crate::namespace;
-use crate::output::{self, Closed, ExportedTotals, SchemaForm, print_stderr};
+use crate::output::{self, Closed, ExportedTotals, SchemaForm, WatchedTargets, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 use crate::toolbar::{self, Toolbar};
 
-use self::filter_file::{FilterFile, Reloads};
+use self::filter_file::FilterFile;
 pub(crate) use self::interfaces::ChosenInterface;
 pub(crate) use self::opening::link_name;
+use self::reload::{Reloading, Reloads};
 
 /// Options of `strait capture`.
 #[derive(ClapArgs)]
@@ -179,6 +181,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -i eth0 --to file:/srv/lake --sensor fr1
   strait capture -i eth0 --to file:/srv/lake --to kafka://192.0.2.1/flows
+  strait capture -i eth0 -F eth0.filter --to-file eth0.targets --sensor fr1
   strait capture -r 'day/*.pcapng' --to file:/srv/lake --sensor fr1
   strait capture -r web.pcapng --json host 10.0.0.1";
 
@@ -206,7 +209,7 @@ enum FanoutArg {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+pub(crate) fn run(args: &mut Args) -> Result<(), Error> {
     if args.list_interfaces {
         return args.namespace.run(|| interfaces::list(args.json));
     }
@@ -218,6 +221,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let toolbar = args.toolbar.open()?;
     let reloads = args.reloads()?;
+    args.output.read_targets()?;
+    let args = &*args;
     let files = input::files(&args.read)?;
     args.check(&files)?;
     if args.output.is_tables() && files::are_for_workers(&files) {
@@ -249,17 +254,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         extras,
     })?;
     let metrics = Metrics::open(args.metrics)?;
-    let filter_file = args.watched_filter(&inputs, reloads)?;
+    let reloading = args.reloading(&inputs, output.watched_targets(), reloads)?;
     args.drop_privileges()?;
     args.announce(&inputs, chosen.as_deref());
     metrics.iter().for_each(Metrics::announce);
     let live = live_line(toolbar, &inputs, &output);
-    let limits = Limits {
-        count: args.count,
-        duration: args.time_limit(),
-        terminated,
-        filter_file: filter_file.as_ref(),
-    };
+    let limits =
+        Limits { count: args.count, duration: args.time_limit(), terminated, reloading: reloading.as_ref() };
     let (report, failure) = lanes::run((inputs, lanes), &mut output, &limits, live, metrics.as_ref());
     if let Some(losses) = output.owner_losses() {
         print_stderr(format_args!("strait: note: {losses}\n"));
@@ -417,18 +418,26 @@ impl Args {
         filter_file::read(file)
     }
 
-    /// Handles SIGHUP from now on in a capture on interfaces with a filter file. A service manager
-    /// may send it at any time after the program was started.
+    /// Handles SIGHUP from now on in a capture on interfaces with a file that is read again. A
+    /// service manager may send it at any time after the program was started.
     fn reloads(&self) -> Result<Option<Reloads>, Error> {
-        let is_watched = self.filter_file.is_some() && self.read.is_empty();
+        let has_file = self.filter_file.is_some() || self.output.has_target_file();
+        let is_watched = has_file && self.read.is_empty();
         is_watched.then(Reloads::on_hangup).transpose()
     }
 
-    /// Returns the filter file of a capture on interfaces.
-    fn watched_filter(&self, inputs: &Inputs, reloads: Option<Reloads>) -> Result<Option<FilterFile>, Error> {
-        let (Some(file), Some(reloads)) = (self.filter_file.as_deref(), reloads) else { return Ok(None) };
+    /// Returns the files that SIGHUP reads again.
+    fn reloading(
+        &self,
+        inputs: &Inputs,
+        targets: Option<WatchedTargets>,
+        signal: Option<Reloads>,
+    ) -> Result<Option<Reloading>, Error> {
+        let Some(signal) = signal else { return Ok(None) };
         let interfaces = inputs.each_session(|session| session.interface().to_owned());
-        self.namespace.run(|| FilterFile::open(file, &interfaces, reloads)).map(Some)
+        let open = |file: &PathBuf| self.namespace.run(|| FilterFile::open(file, &interfaces));
+        let filter = self.filter_file.as_ref().map(open).transpose()?;
+        Ok(Some(Reloading::new(signal, filter, targets)))
     }
 
     /// Returns true if no packet is printed.

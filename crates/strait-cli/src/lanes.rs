@@ -19,7 +19,7 @@ use strait_ledger::{self as ledger, Report};
 
 pub(crate) use self::inputs::{Inputs, Lanes};
 use crate::Error;
-use crate::capture::filter_file::{FilterFile, Reload};
+use crate::capture::reload::{Reload, Reloading};
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::print_stderr;
@@ -38,8 +38,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) duration: Option<Duration>,
     /// Flag of a termination signal.
     pub(crate) terminated: &'a AtomicBool,
-    /// File with a filter that replaces that of the session on request.
-    pub(crate) filter_file: Option<&'a FilterFile>,
+    /// Files that are read again on request.
+    pub(crate) reloading: Option<&'a Reloading>,
 }
 
 /// Runs the sessions to their end. Returns the ledger, and the error if one ended a session early.
@@ -319,7 +319,7 @@ impl<T: Sink> CaptureState<'_, T> {
         let mut reported = vec![LinkStatus::default(); self.inputs.links().len()];
         while self.running.load(Ordering::Acquire) > 0 {
             self.wait_for_event(drawn + live::PERIOD);
-            self.reload_filter(live.as_mut());
+            self.reload(live.as_mut());
             if self.is_over() {
                 // A failure is reported by the lane, which stops its session again.
                 let _ = self.inputs.stop_all();
@@ -345,21 +345,30 @@ impl<T: Sink> CaptureState<'_, T> {
         }
     }
 
-    /// Replaces the filter by that of its file after a signal.
-    fn reload_filter(&self, live: Option<&mut LiveLine>) {
-        let Some(file) = self.limits.filter_file else { return };
-        let note = match file.poll(Instant::now()) {
-            None => return,
-            Some(Reload::HungUp) => {
-                self.limits.terminated.store(true, Ordering::Release);
-                return;
-            }
-            Some(Reload::Compiled(programs)) => {
-                file.note(&programs.and_then(|programs| self.inputs.replace_filters(&programs)))
-            }
-        };
-        live.into_iter().for_each(LiveLine::clear);
-        print_stderr(format_args!("strait: note: {note}\n"));
+    /// Reads files again after a signal, and replaces the filter and the targets by theirs.
+    fn reload(&self, mut live: Option<&mut LiveLine>) {
+        let Some(reloading) = self.limits.reloading else { return };
+        while let Some(reload) = reloading.poll(Instant::now()) {
+            let note = match reload {
+                Reload::HungUp => {
+                    self.limits.terminated.store(true, Ordering::Release);
+                    return;
+                }
+                Reload::Filter(programs) => {
+                    let replaced = programs.and_then(|programs| self.inputs.replace_filters(&programs));
+                    reloading.filter_note(&replaced)
+                }
+                Reload::Targets(opened) => {
+                    let changed = opened.map(|()| {
+                        let report = self.report();
+                        lock(&self.sink).change_targets(&report)
+                    });
+                    reloading.targets_note(&changed)
+                }
+            };
+            live.as_mut().into_iter().for_each(|live| live.clear());
+            print_stderr(format_args!("strait: note: {note}\n"));
+        }
     }
 
     /// Waits until a lane has ended, a signal has arrived, the time limit is reached, or `until`.

@@ -23,6 +23,7 @@ mod parse;
 mod receive;
 mod relay;
 mod replay;
+mod requests;
 mod run;
 mod send;
 mod sink;
@@ -112,7 +113,7 @@ impl Command {
     fn run(self) -> Result<(), Error> {
         self.streams().check()?;
         match self {
-            Self::Capture(args) => capture::run(&args),
+            Self::Capture(mut args) => capture::run(&mut args),
             Self::Generate(args) => generate::run(&args),
             Self::Replay(args) => replay::run(&args),
             Self::Run(args) => run::run(&args),

@@ -1,8 +1,10 @@
 //! Outputs of captured packets: a file, one line per packet on standard output, or a count only.
 
+mod change;
 mod closed;
 mod extras;
 mod file;
+mod former;
 mod lines;
 mod losses;
 mod names;
@@ -15,6 +17,7 @@ mod source;
 mod table_output;
 mod tables;
 mod target;
+mod target_file;
 mod targets;
 mod upload;
 
@@ -39,9 +42,10 @@ use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
 pub(crate) use self::source::Input;
 pub(crate) use self::tables::{Args as TableArgs, SchemaForm, print_schema};
+pub(crate) use self::target_file::WatchedTargets;
 pub(crate) use self::targets::Targets;
 use crate::Error;
-use crate::sink::{CountTargets, Sink};
+use crate::sink::{Changed, CountTargets, Sink};
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
@@ -102,12 +106,23 @@ impl Output {
         }
     }
 
+    /// Returns the file with the targets, if it can be read again. It is returned once.
+    pub(crate) fn watched_targets(&mut self) -> Option<WatchedTargets> {
+        match self {
+            Self::Tables(targets) => targets.watched(),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => None,
+        }
+    }
+
     /// Completes the output: writes a file's statistics and gives it its final name, or flushes
     /// text.
     pub(crate) fn close(self, report: &Report) -> Closed {
         let line = match self {
             Self::File(file) => file.close(report).map(Some),
-            Self::Tables(targets) => return finish(targets.close(report)),
+            Self::Tables(targets) => {
+                let (targets, former) = targets.close_all(report);
+                return finish(targets, former);
+            }
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Owners(_) | Self::Nothing => Ok(None),
         };
@@ -195,6 +210,13 @@ impl Sink for Output {
     fn record(&mut self, report: &Report) {
         if let Self::Tables(tables) = self {
             tables.record(report);
+        }
+    }
+
+    fn change_targets(&mut self, report: &Report) -> Changed {
+        match self {
+            Self::Tables(targets) => targets.change_targets(report),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => Changed::default(),
         }
     }
 

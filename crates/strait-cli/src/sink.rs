@@ -11,6 +11,13 @@ use crate::Error;
 /// Function that counts the targets of a sink.
 pub(crate) type CountTargets = Box<dyn Fn() -> Vec<TargetMetrics> + Send + Sync>;
 
+/// URLs of targets that were added to a running capture, and removed from it.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    pub(crate) added: Vec<String>,
+    pub(crate) removed: Vec<String>,
+}
+
 /// Consumer of the frames of all lanes.
 pub(crate) trait Sink: Send {
     /// Called once before the first frame, after the program has dropped its capabilities.
@@ -45,6 +52,11 @@ pub(crate) trait Sink: Send {
     }
     /// Stores the ledger of a running capture. Called every few seconds.
     fn record(&mut self, _report: &Report) {}
+    /// Changes the targets as it was prepared, between two batches. `report` is the ledger of the
+    /// running capture.
+    fn change_targets(&mut self, _report: &Report) -> Changed {
+        Changed::default()
+    }
     /// Returns a function that counts the targets of the sink without its lock, if it has targets.
     fn target_metrics(&self) -> Option<CountTargets> {
         None

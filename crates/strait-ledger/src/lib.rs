@@ -22,7 +22,7 @@ pub use capture::{Capture, Events, Imbalance, LaneCounts, Losses};
 pub use counter::SingleWriterCounter;
 pub use histogram::{Histogram, RANGE_NS_MAX};
 pub use number::Grouped;
-pub use report::{Part, Report, TargetReport};
+pub use report::{Delivered, Part, Report, TargetReport};
 pub use send::Send;
 pub use since::Since;
 pub use transfer::Transfer;

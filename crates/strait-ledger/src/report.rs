@@ -4,12 +4,14 @@
 //! [`Capture::check_balance`].
 
 mod part;
+mod window;
 
 use std::fmt;
 
 use serde::Serialize;
 
 pub use self::part::Part;
+pub use self::window::Delivered;
 use crate::capture::{Capture, LaneCounts};
 use crate::number::{Grouped, bits_per_second};
 
@@ -33,7 +35,7 @@ pub struct Report {
     pub capture: Capture,
     /// Counts of each lane.
     pub lanes: Vec<LaneCounts>,
-    /// Ledger of each target, if packets go to targets. The counts of the session are then those of
+    /// Ledger of each target, if packets go to targets. The session is charged with the losses of
     /// the target that lost most.
     #[serde(skip)]
     pub targets: Vec<TargetReport>,
@@ -42,7 +44,8 @@ pub struct Report {
     pub parts: Vec<Part>,
 }
 
-/// Ledger of one target: that of the session, with the losses of this target alone in `sink`.
+/// Ledger of one target: that of the session while it had the target, with the losses of this
+/// target alone in `sink`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TargetReport {
     /// URL of the target.
@@ -53,14 +56,30 @@ pub struct TargetReport {
     /// Counts of each lane.
     #[serde(skip)]
     pub lanes: Vec<LaneCounts>,
+    /// Parts of a capture on several interfaces.
+    #[serde(skip)]
+    pub parts: Vec<Part>,
+}
+
+impl TargetReport {
+    /// Adds the ledger of a later time. Both have the same lanes and interfaces.
+    pub fn add(&mut self, later: &Self) {
+        self.capture.add(&later.capture);
+        for (lane, other) in self.lanes.iter_mut().zip(&later.lanes) {
+            lane.capture.add(&other.capture);
+        }
+        for (part, other) in self.parts.iter_mut().zip(&later.parts) {
+            part.alone.capture.add(&other.alone.capture);
+        }
+    }
 }
 
 impl Report {
     /// Returns the ledger of a target alone.
     #[must_use]
     pub fn of(&self, target: &TargetReport) -> Self {
-        let TargetReport { capture, lanes, .. } = target.clone();
-        Self { capture, lanes, targets: Vec::new(), ..self.clone() }
+        let TargetReport { capture, lanes, parts, .. } = target.clone();
+        Self { capture, lanes, parts, targets: Vec::new(), ..self.clone() }
     }
 
     /// Sets the ledgers of all targets, and takes the counts of the one that lost most, the first
@@ -360,8 +379,8 @@ mod tests {
     fn target(name: &str, lost: u64, of_second: u64) -> TargetReport {
         let mut report = sample();
         report.charge_sink(lost, |queue| if queue == 1 { of_second } else { 0 });
-        let Report { capture, lanes, .. } = report;
-        TargetReport { target: name.into(), capture, lanes }
+        let Report { capture, lanes, parts, .. } = report;
+        TargetReport { target: name.into(), capture, lanes, parts }
     }
 
     #[test]

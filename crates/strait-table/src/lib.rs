@@ -45,3 +45,4 @@ pub use headers::{Direction, Headers, Internet, Packet, Tcp};
 pub use interface_names::{interface_names, listed_names, looked_up_names, no_names};
 pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};
 pub use spool::{Spool, SpoolUsage};
+pub use tally::Tally;

@@ -374,7 +374,7 @@ impl TableSink {
     }
 
     /// Ends the flows and completes the files of packets and flows, and waits for it. After this
-    /// [`TableSink::lost`] is final.
+    /// [`TableSink::lost_packets`] is final.
     ///
     /// # Errors
     /// A packet could not be stored.
@@ -394,15 +394,12 @@ impl TableSink {
         }
     }
 
-    /// Returns the packets of a lane that are lost.
-    pub fn lost_in(&self, lane: u32) -> u64 {
+    /// Returns the packets that are lost, by lane.
+    pub fn lost_packets(&self) -> Tally {
         let shared = lock(&self.shared);
-        shared.dropped.of(lane) + shared.lost.of(lane)
-    }
-
-    /// Returns the packets that are lost.
-    pub fn lost(&self) -> u64 {
-        self.counts().lost()
+        let mut lost = shared.dropped.clone();
+        lost.add_all(&shared.lost);
+        lost
     }
 
     /// Returns the bytes of completed files and sent messages.

@@ -27,6 +27,13 @@ impl Tally {
         other.counts.iter().for_each(|&(lane, rows)| self.add(lane, rows));
     }
 
+    /// Returns the rows that were counted since an earlier state of this tally.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let later = |&(lane, rows): &(u32, u64)| (lane, rows.saturating_sub(earlier.of(lane)));
+        Self { counts: self.counts.iter().map(later).collect() }
+    }
+
     /// Returns the rows of a lane.
     pub fn of(&self, lane: u32) -> u64 {
         self.counts.iter().find(|(counted, _)| *counted == lane).map_or(0, |(_, count)| *count)
@@ -51,5 +58,8 @@ mod tests {
         let mut sum = tally.clone();
         sum.add_all(&tally);
         assert_eq!((sum.of(3), sum.of(0), sum.of(1), sum.total()), (6, 10, 0, 16));
+        sum.add(7, 1);
+        let later = sum.since(&tally);
+        assert_eq!((later.of(3), later.of(0), later.of(7), later.total()), (3, 5, 1, 9));
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, files: &[String]) -> Result<(), Error> {
         target.lanes = vec![LaneCounts { queue: 0, cpu: None, capture: target.capture }];
     }
     report.set_targets(std::mem::take(&mut done.targets));
-    let closed = finish(std::mem::take(&mut done.closed));
+    let closed = finish(std::mem::take(&mut done.closed), Vec::new());
     print_report(&JsonReport::new(&report, None, &closed.exported), args.json)?;
     closed.end(done.result(files), args.json)
 }

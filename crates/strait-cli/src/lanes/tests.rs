@@ -48,8 +48,7 @@ impl Sink for Fragile {
 fn panic_of_a_lane_ends_the_run_with_failure_and_report() {
     let session = Session::builder(RECORDING).open_file().unwrap();
     let mut sink = Fragile::default();
-    let limits =
-        Limits { count: None, duration: None, terminated: &AtomicBool::new(false), filter_file: None };
+    let limits = Limits { count: None, duration: None, terminated: &AtomicBool::new(false), reloading: None };
     let (report, failure) = run(Inputs::new(vec![session]), &mut sink, &limits, None, None);
     assert_eq!((sink.taken, report.lanes.len()), (2, 1));
     let failure = failure.expect("a failure").to_string();
@@ -108,8 +107,7 @@ fn stalled_reader_does_not_block_the_live_line() {
     let session = Session::builder(RECORDING).open_file().unwrap();
     let lines = Arc::new(AtomicU64::new(0));
     let mut sink = Blocked { lines: Arc::clone(&lines), was_drawn: None };
-    let limits =
-        Limits { count: None, duration: None, terminated: &AtomicBool::new(false), filter_file: None };
+    let limits = Limits { count: None, duration: None, terminated: &AtomicBool::new(false), reloading: None };
     let (_, failure) =
         run(Inputs::new(vec![session]), &mut sink, &limits, Some(LiveLine::on(Lines(lines))), None);
     assert!(failure.is_none());

@@ -34,7 +34,7 @@ impl ClosedTarget {
     }
 
     /// Waits for the end of an upload.
-    fn end(self) -> Ended {
+    pub(super) fn end(self) -> Ended {
         let exported = self.totals.exported();
         match self.totals.line() {
             Ok(line) => Ended { line, failure: self.failure, exported },
@@ -44,10 +44,23 @@ impl ClosedTarget {
 }
 
 /// Tables of a target after the end of their upload.
-struct Ended {
-    line: Option<String>,
-    failure: Option<Error>,
+#[derive(Default)]
+pub(crate) struct Ended {
+    pub(super) line: Option<String>,
+    pub(super) failure: Option<Error>,
     exported: Option<ExportedTotals>,
+}
+
+impl Ended {
+    pub(super) fn failed(error: Error) -> Self {
+        Self { failure: Some(error), ..Self::default() }
+    }
+
+    /// Adds the counts of later tables of the same target. The first failure stays.
+    pub(super) fn add(&mut self, other: Self) {
+        self.exported = ExportedTotals::sum(&[self.exported, other.exported]);
+        self.failure = self.failure.take().or(other.failure);
+    }
 }
 
 /// Totals of an export for JSON.
@@ -73,10 +86,12 @@ impl ExportedTotals {
     }
 }
 
-/// Waits for the end of all uploads. A failure names all targets that have failed.
-pub(crate) fn finish(targets: Vec<ClosedTarget>) -> Closed {
-    let count = targets.len();
-    let ended = at_once(targets.into_iter(), ClosedTarget::end);
+/// Waits for the end of all uploads. A failure names all targets that have failed. `former` targets
+/// have reported their tables.
+pub(crate) fn finish(targets: Vec<ClosedTarget>, former: Vec<Ended>) -> Closed {
+    let count = targets.len() + former.len();
+    let mut ended = at_once(targets.into_iter(), ClosedTarget::end);
+    ended.extend(former.into_iter().map(|former| Ended { line: None, ..former }));
     let exported = ended.iter().map(|ended| ended.exported).collect();
     let (mut lines, mut failures) = (Vec::new(), Vec::new());
     for Ended { line, failure, .. } in ended {

@@ -214,6 +214,16 @@ impl Args {
         self.tables.has_target()
     }
 
+    /// Reads the file with the targets, if there is one.
+    pub(crate) fn read_targets(&mut self) -> Result<(), Error> {
+        self.tables.read_targets()
+    }
+
+    /// Returns true if the targets of tables are those of a file.
+    pub(crate) fn has_target_file(&self) -> bool {
+        self.tables.has_target_file()
+    }
+
     /// Returns true if flows are exported.
     pub(crate) fn exports(&self) -> bool {
         self.tables.exports()

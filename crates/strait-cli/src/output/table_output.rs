@@ -11,7 +11,7 @@ use strait_table::export::{Exported, Exporter};
 use strait_table::flows::FlowLimits;
 use strait_table::packets::InterfaceNames;
 use strait_table::sink::{ExportOptions, Recovered, SinkCounts, TableSink};
-use strait_table::{Options, Packet, TableError};
+use strait_table::{Options, Packet, TableError, Tally};
 
 use super::closed::{ClosedTarget, Totals};
 use super::place::Place;
@@ -23,6 +23,10 @@ pub(crate) struct TableOutput {
     url: String,
     sink: TableSink,
     place: Place,
+    /// Ledger of the capture when it got this target; none for a target of the start.
+    since: Option<Box<Report>>,
+    /// Packets that were lost before the last change of the targets.
+    lost_before: Tally,
     /// True if a failure of the export was reported.
     is_failing: bool,
     /// Failure after which all packets are lost.
@@ -55,7 +59,8 @@ impl TableOutput {
     }
 
     fn new(url: String, sink: TableSink, place: Place) -> Self {
-        Self { url, sink, place, is_failing: false, failure: None }
+        let (since, lost_before) = (None, Tally::default());
+        Self { url, sink, place, since, lost_before, is_failing: false, failure: None }
     }
 
     /// Returns the files of killed captures.
@@ -123,13 +128,35 @@ impl TableOutput {
         self.failure.as_ref()
     }
 
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Starts the ledger of this target at a cut of that of the capture.
+    pub(super) fn begin(&mut self, cut: &Report) {
+        self.since = Some(Box::new(cut.clone()));
+    }
+
+    /// Returns the packets that are lost since the last call of [`TableOutput::settle`].
+    pub(super) fn lost(&self) -> Tally {
+        self.sink.lost_packets().since(&self.lost_before)
+    }
+
+    /// Lets the next losses count alone.
+    pub(super) fn settle(&mut self) {
+        self.lost_before = self.sink.lost_packets();
+    }
+
     /// Returns the ledger of a capture for this target.
     pub(super) fn ledger(&self, report: &Report) -> TargetReport {
-        let Report { capture, lanes, .. } = report;
-        let mut charged = Report { capture: *capture, lanes: lanes.clone(), ..Report::default() };
-        charged.charge_sink(self.sink.lost(), |lane| self.sink.lost_in(lane));
-        let Report { capture, lanes, .. } = charged;
-        TargetReport { target: self.url.clone(), capture, lanes }
+        let mut charged = match &self.since {
+            Some(cut) => report.since(cut),
+            None => report.clone(),
+        };
+        let lost = self.sink.lost_packets();
+        charged.charge_sink(lost.total(), |lane| lost.of(lane));
+        let Report { capture, lanes, parts, .. } = charged;
+        TargetReport { target: self.url.clone(), capture, lanes, parts }
     }
 
     /// Stores the ledger of a running capture.
@@ -141,8 +168,12 @@ impl TableOutput {
         self.sink.written_bytes()
     }
 
+    pub(super) fn counts(&self) -> SinkCounts {
+        self.sink.counts()
+    }
+
     pub(super) fn gauges(&self) -> Gauges {
-        Gauges { url: self.url.clone(), counts: self.sink.counts(), place: self.place.clone() }
+        Gauges { url: self.url.clone(), counts: self.counts(), place: self.place.clone() }
     }
 
     /// Completes the tables. `report` is the ledger of this target.

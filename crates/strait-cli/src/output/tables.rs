@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,11 +24,13 @@ use strait_table::{
     looked_up_names, no_names, publish, schema, sensor_name,
 };
 
+use super::change::{Change, Shared, check_removed};
 use super::place::Place;
 use super::publisher::Publisher;
 use super::source::Input;
 use super::table_output::TableOutput;
 use super::target::{self, CollectorUrl, Target};
+use super::target_file::{self, WatchedTargets};
 use super::targets::Targets;
 use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
@@ -36,7 +39,7 @@ use crate::bulk::{look_up, no_address};
 use crate::parse::{bytes, count_u32, mebibytes, seconds};
 
 /// Options of tables.
-#[derive(ClapArgs)]
+#[derive(Clone, ClapArgs)]
 #[group(skip)]
 pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
@@ -49,6 +52,15 @@ pub(crate) struct Args {
     /// queue and losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Vec<Target>,
+    /// Read the targets from this file: one URL as for --to a line; # begins a comment. Of an
+    /// interface, SIGHUP reads it again: targets that stay go on, new ones get the later packets,
+    /// and removed ones are completed. Only you and root may be able to write to the file and to
+    /// its directory
+    #[arg(long, value_name = "FILE", group = "target")]
+    to_file: Option<PathBuf>,
+    /// Targets of the file.
+    #[arg(skip)]
+    of_file: Vec<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -117,24 +129,40 @@ pub(crate) fn print_schema(form: SchemaForm) -> Result<(), Error> {
 }
 
 impl Args {
+    /// Reads the file with the targets, if there is one.
+    pub(super) fn read_targets(&mut self) -> Result<(), Error> {
+        self.of_file = self.to_file.as_deref().map_or(Ok(Vec::new()), target_file::read)?;
+        Ok(())
+    }
+
+    /// Returns the targets that the user gives.
+    fn targets(&self) -> &[Target] {
+        if self.to_file.is_some() { &self.of_file } else { &self.to }
+    }
+
     /// Returns true if the output is tables.
     pub(super) fn has_target(&self) -> bool {
-        !self.to.is_empty()
+        !self.to.is_empty() || self.to_file.is_some()
+    }
+
+    /// Returns true if the targets are those of a file.
+    pub(super) fn has_target_file(&self) -> bool {
+        self.to_file.is_some()
     }
 
     /// Returns true if flows are exported, and no tables written.
     pub(super) fn exports(&self) -> bool {
-        self.has_target() && self.all(|to| matches!(to, Target::Collector(_) | Target::Broker(_)))
+        let is_export = |to: &Target| matches!(to, Target::Collector(_) | Target::Broker(_));
+        !self.to.is_empty() && self.to.iter().all(is_export)
     }
 
-    fn all(&self, is_so: impl Fn(&Target) -> bool) -> bool {
-        self.to.iter().all(is_so)
-    }
-
-    /// Refuses options that have no effect on any target.
+    /// Refuses options that have no effect on any target. A file can get another target later.
     pub(super) fn check(&self, rotates: bool) -> Result<(), Error> {
-        target::check(&self.to)?;
-        let has_spool = !self.all(|to| !matches!(to, Target::Bucket(_)));
+        target::check(self.targets())?;
+        if self.to_file.is_some() {
+            return Ok(());
+        }
+        let has_spool = self.to.iter().any(|to| matches!(to, Target::Bucket(_)));
         if !has_spool && (self.spool.is_some() || self.spool_mib.is_some()) {
             return Err(Error::Usage("--spool and --spool-mib are for --to s3://BUCKET".into()));
         }
@@ -145,7 +173,7 @@ impl Args {
             return Ok(());
         }
         let flows = Selected { packets: false, flows: true, messages: SelectedMessages::default() };
-        let is_ipfix = self.all(|to| matches!(to, Target::Collector(_)));
+        let is_ipfix = self.to.iter().all(|to| matches!(to, Target::Collector(_)));
         for (is_given, option) in [
             (self.sensor.is_some() && is_ipfix, "--sensor"),
             (self.tables.is_some_and(|selected| selected != flows), "--tables"),
@@ -185,25 +213,24 @@ impl Args {
         mut source: Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
-        let is_file = source.path == "file";
         let owners = source.owners.take();
-        let capture = new_capture();
-        let open = |(target, place): (&Target, Place)| {
-            let (url, names) = (target.to_string(), names_of(&source, is_file));
-            if let Place::Export(exporter) = &place {
-                return Ok(TableOutput::export(url, exporter, names, self.flow_limits(), is_file));
-            }
-            let mut options = self.options(&capture, &place, limits, is_file)?;
-            if owners.is_some() {
-                options.columns = options.columns.with_owner();
-            }
-            let tables = TableOutput::files(url, options, place, names)?;
-            report_recovered(tables.recovered());
-            Ok(tables)
+        let shared = Shared::default();
+        let opener = Opener {
+            args: self.clone(),
+            limits,
+            inputs: source.inputs.to_vec(),
+            names: source.names.take(),
+            has_owners: owners.is_some(),
+            is_file: source.path == "file",
+            shared: shared.clone(),
         };
-        let opened = self.places(&capture)?.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
-        let mut targets = Targets::new(opened, owners);
+        let opened = opener.open(self.targets(), &[])?;
+        shared.lock().open = self.targets().to_vec();
+        let mut targets = Targets::new(opened, owners, shared);
         targets.set_inputs(source.inputs);
+        if let Some(path) = self.to_file.clone() {
+            targets.watch(WatchedTargets::new(path, move |targets| opener.change(targets)));
+        }
         Ok(Output::Tables(Box::new(targets)))
     }
 
@@ -217,7 +244,7 @@ impl Args {
         let flows = self.flow_limits().shared_by(count);
         let capture = new_capture();
         let mut workers: Vec<Vec<TableOutput>> = (0..count).map(|_| Vec::new()).collect();
-        for (target, place) in self.places(&capture)? {
+        for (target, place) in self.places(&capture, self.targets(), &[])? {
             let url = target.to_string();
             if let Place::Export(exporter) = &place {
                 for worker in &mut workers {
@@ -234,15 +261,21 @@ impl Args {
                 worker.push(tables);
             }
         }
-        Ok(workers.into_iter().map(|targets| Targets::new(targets, None)).collect())
+        let new = |targets| Targets::new(targets, None, Shared::default());
+        Ok(workers.into_iter().map(new).collect())
     }
 
-    /// Opens the places of all targets. The uploads start last: they send and remove files, which a
-    /// refused command must not do.
-    fn places(&self, capture: &str) -> Result<Vec<(&Target, Place)>, Error> {
-        self.check_directories()?;
+    /// Opens the places of `targets`, beside those of `present`. The uploads start last: they send
+    /// and remove files, which a refused command must not do.
+    fn places<'t>(
+        &self,
+        capture: &str,
+        targets: &'t [Target],
+        present: &[Target],
+    ) -> Result<Vec<(&'t Target, Place)>, Error> {
+        self.check_directories(targets, present)?;
         let (uploads, others): (Vec<_>, Vec<_>) =
-            self.to.iter().enumerate().partition(|(_, target)| matches!(target, Target::Bucket(_)));
+            targets.iter().enumerate().partition(|(_, target)| matches!(target, Target::Bucket(_)));
         let open = |(at, target)| Ok((at, target, self.place(capture, target)?));
         let mut places = others.into_iter().chain(uploads).map(open).collect::<Result<Vec<_>, Error>>()?;
         places.sort_by_key(|(at, ..)| *at);
@@ -269,10 +302,11 @@ impl Args {
 
     /// Creates the directories of all targets. Refuses two targets with one directory, by whatever
     /// paths, and a directory in the spool of an upload or around it: files in a spool are uploaded
-    /// and removed.
-    fn check_directories(&self) -> Result<(), Error> {
+    /// and removed. A directory of `present` can have failed: it is then left out.
+    fn check_directories(&self, targets: &[Target], present: &[Target]) -> Result<(), Error> {
         let mut seen: Vec<(&Target, bool, PathBuf, (u64, u64))> = Vec::new();
-        for target in &self.to {
+        let present = present.iter().map(|target| (target, true));
+        for (target, is_present) in present.chain(targets.iter().map(|target| (target, false))) {
             let (directory, is_spool) = match target {
                 Target::Directory(directory) => (directory.clone(), false),
                 Target::Bucket(bucket) => (self.spool_of(bucket), true),
@@ -282,10 +316,10 @@ impl Args {
                 let remedy = if is_spool { ": give a spool directory of yours by --spool" } else { "" };
                 Error::Failed(format!("create {}: {error}{remedy}", directory.display()))
             };
-            strait_os::output::create_directory(&directory).map_err(failed)?;
-            let path = directory.canonicalize().map_err(failed)?;
-            let metadata = path.metadata().map_err(failed)?;
-            let identity = (metadata.dev(), metadata.ino());
+            let (path, identity) = match created(&directory) {
+                Err(_) if is_present => continue,
+                found => found.map_err(failed)?,
+            };
             for (other, other_is_spool, other_path, other_identity) in &seen {
                 let is_inside = path.starts_with(other_path) || other_path.starts_with(&path);
                 if identity == *other_identity || is_inside && (is_spool || *other_is_spool) {
@@ -357,6 +391,66 @@ impl Args {
     }
 }
 
+/// Creates a directory. Returns its path without links, and its device and inode.
+fn created(directory: &Path) -> io::Result<(PathBuf, (u64, u64))> {
+    strait_os::output::create_directory(directory)?;
+    let path = directory.canonicalize()?;
+    let metadata = path.metadata()?;
+    Ok((path, (metadata.dev(), metadata.ino())))
+}
+
+/// Options with which the targets of a capture are opened.
+struct Opener {
+    args: Args,
+    /// Size and age of a file.
+    limits: (Option<u64>, Option<Duration>),
+    inputs: Vec<Input>,
+    /// Socket that looks up names of interfaces.
+    names: Option<Arc<OwnedFd>>,
+    has_owners: bool,
+    is_file: bool,
+    shared: Shared,
+}
+
+impl Opener {
+    /// Opens targets beside `others`.
+    fn open(&self, targets: &[Target], others: &[Target]) -> Result<Vec<TableOutput>, Error> {
+        let capture = new_capture();
+        let places = self.args.places(&capture, targets, others)?;
+        places.into_iter().map(|(target, place)| self.tables(&capture, target, place)).collect()
+    }
+
+    fn tables(&self, capture: &str, target: &Target, place: Place) -> Result<TableOutput, Error> {
+        let (url, names) = (target.to_string(), names_of(&self.inputs, self.names.as_ref(), self.is_file));
+        if let Place::Export(exporter) = &place {
+            return Ok(TableOutput::export(url, exporter, names, self.args.flow_limits(), self.is_file));
+        }
+        let mut options = self.args.options(capture, &place, self.limits, self.is_file)?;
+        if self.has_owners {
+            options.columns = options.columns.with_owner();
+        }
+        let tables = TableOutput::files(url, options, place, names)?;
+        report_recovered(tables.recovered());
+        Ok(tables)
+    }
+
+    /// Opens and starts those of `targets` that the capture does not have yet, for its next change.
+    ///
+    /// # Errors
+    /// There are too many targets; one has the place of another; one cannot be opened.
+    fn change(&self, targets: Vec<Target>) -> Result<(), Error> {
+        target::check(&targets)?;
+        let present = self.shared.lock().clone();
+        let targets = present.named(targets);
+        check_removed(&present, &targets)?;
+        let new = present.new_ones(&targets)?;
+        let mut opened = self.open(&new, &[&present.open[..], &present.ending].concat())?;
+        opened.iter_mut().try_for_each(TableOutput::start)?;
+        self.shared.set_next(Change { targets, opened });
+        Ok(())
+    }
+}
+
 /// Looks up a collector, and opens the export to it.
 fn open_collector(url: &CollectorUrl) -> Result<Exporter, Error> {
     let CollectorUrl { name, transport, domain } = url;
@@ -381,10 +475,10 @@ fn host() -> Result<String, Error> {
     })
 }
 
-/// Returns the function that names the interfaces of a source.
-fn names_of(source: &Source<'_>, is_file: bool) -> InterfaceNames {
+/// Returns the function that names interfaces; `socket` looks up those of a cooked link.
+fn names_of(inputs: &[Input], socket: Option<&Arc<OwnedFd>>, is_file: bool) -> InterfaceNames {
     let is_cooked = |input: &Input| input.link_type == u32::from(link_type::LINUX_SLL2);
-    match (source.inputs, &source.names) {
+    match (inputs, socket) {
         _ if is_file => no_names(),
         ([input], Some(socket)) if is_cooked(input) => looked_up_names(Arc::clone(socket)),
         ([input], _) => interface_names(&input.name, input.link_type),

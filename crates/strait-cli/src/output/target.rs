@@ -14,7 +14,7 @@ use crate::Error;
 const COLLECTOR_PORT: u16 = 4739;
 
 /// Maximum number of targets. Each has a thread, and a queue of at least 64 MiB while it captures.
-const TARGETS_MAX: usize = 8;
+pub(super) const TARGETS_MAX: usize = 8;
 
 /// Target of tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl fmt::Display for Target {
 pub(super) fn check(targets: &[Target]) -> Result<(), Error> {
     if targets.len() > TARGETS_MAX {
         let given = targets.len();
-        return Err(Error::Usage(format!("--to is given {given} times: give at most {TARGETS_MAX} targets")));
+        return Err(Error::Usage(format!("{given} targets are given: give at most {TARGETS_MAX}")));
     }
     for (at, target) in targets.iter().enumerate() {
         if let Some(other) = targets.iter().take(at).find(|other| is_same(other, target)) {
@@ -70,11 +70,11 @@ pub(super) fn check(targets: &[Target]) -> Result<(), Error> {
 
 /// Returns the error for two targets that are the same.
 pub(super) fn same(one: &Target, other: &Target) -> Error {
-    Error::Usage(format!("--to {one} and --to {other} have one place: leave out one, or give another place"))
+    Error::Usage(format!("{one} and {other} have one place: leave out one, or give another place"))
 }
 
 /// Returns true if rows for both go to one place on another machine.
-fn is_same(one: &Target, other: &Target) -> bool {
+pub(super) fn is_same(one: &Target, other: &Target) -> bool {
     match (one, other) {
         (Target::Collector(one), Target::Collector(other)) => {
             let is_named = one.name.eq_ignore_ascii_case(&other.name);
@@ -211,7 +211,7 @@ mod tests {
         let many = ["file:/a", "file:/b"].map(|url| parse(url).unwrap());
         assert!(check(&many.iter().cycle().take(8).cloned().collect::<Vec<_>>()).is_ok());
         let error = check(&many.iter().cycle().take(9).cloned().collect::<Vec<_>>()).unwrap_err();
-        assert_eq!(error.to_string(), "--to is given 9 times: give at most 8 targets");
+        assert_eq!(error.to_string(), "9 targets are given: give at most 8");
     }
 
     #[test]

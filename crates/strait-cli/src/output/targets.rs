@@ -3,24 +3,42 @@
 //! Each target has its own queue, thread, spool and counts. So none waits for another one in a
 //! capture; a reader of files waits for the slowest one. A target that fails loses the rest of the
 //! packets, which its own ledger has. The capture goes on while one of several targets works.
+//!
+//! Targets can change between two batches of a running capture. A packet goes to the targets of its
+//! time, so the rows of a removed target and of the one that replaces it are each packet once.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use strait_capture::Frame;
 use strait_capture::owners::Owners;
-use strait_ledger::{Capture, LaneCounts, Report, TargetReport};
-use strait_table::{Packet, TableError};
+use strait_ledger::{Capture, Delivered, LaneCounts, Report, TargetReport};
+use strait_table::{Packet, TableError, Tally};
 
-use super::closed::{ClosedTarget, at_once};
+use super::change::Shared;
+use super::closed::{ClosedTarget, Ended, at_once};
+use super::former::Former;
 use super::owners::OwnerTexts;
 use super::source::Input;
 use super::table_output::{Gauges, TableOutput};
+use super::target_file::WatchedTargets;
 use crate::Error;
-use crate::sink::{CountTargets, Sink};
+use crate::sink::{Changed, CountTargets, Sink};
 
 /// Open targets, at least one.
 pub(crate) struct Targets {
     all: Vec<TableOutput>,
+    /// Removed targets.
+    former: Vec<Former>,
+    shared: Shared,
+    /// File with the targets, until the capture watches it.
+    watched: Option<WatchedTargets>,
+    /// None if the targets cannot change.
+    taken: Option<Taken>,
+    /// Packets that the worst target of each time between two changes has lost, before the last
+    /// change; and all losses of removed targets since their removal.
+    lost_before: Tally,
+    gauges: Arc<Mutex<Vec<Gauges>>>,
     /// Link type, and number of the first lane, of each input.
     inputs: Vec<(u16, u32)>,
     /// Link type of the current packets.
@@ -31,8 +49,32 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn new(all: Vec<TableOutput>, owners: Option<Owners>) -> Self {
-        Self { all, inputs: Vec::new(), link_type: 0, lane: 0, owners: owners.map(OwnerTexts::new) }
+    pub(super) fn new(all: Vec<TableOutput>, owners: Option<Owners>, shared: Shared) -> Self {
+        let gauges = Arc::new(Mutex::new(all.iter().map(TableOutput::gauges).collect()));
+        Self {
+            all,
+            former: Vec::new(),
+            shared,
+            watched: None,
+            taken: None,
+            lost_before: Tally::default(),
+            gauges,
+            inputs: Vec::new(),
+            link_type: 0,
+            lane: 0,
+            owners: owners.map(OwnerTexts::new),
+        }
+    }
+
+    /// Sets the file with the targets, which the capture watches.
+    pub(super) fn watch(&mut self, watched: WatchedTargets) {
+        self.watched = Some(watched);
+        self.taken = Some(Taken::default());
+    }
+
+    /// Returns the file with the targets once.
+    pub(super) fn watched(&mut self) -> Option<WatchedTargets> {
+        self.watched.take()
     }
 
     /// Returns the owners of the packets, if they are reported.
@@ -77,10 +119,52 @@ impl Targets {
         self.all.iter_mut().map(correct).collect()
     }
 
+    /// Completes all tables. Returns those of the present and of the former targets.
+    pub(super) fn close_all(mut self, report: &Report) -> (Vec<ClosedTarget>, Vec<Ended>) {
+        let former = std::mem::take(&mut self.former);
+        let closed = self.close(report);
+        (closed, former.into_iter().map(Former::into_ended).collect())
+    }
+
     /// Completes the tables. `report` has the ledgers of the targets.
     pub(crate) fn close(self, report: &Report) -> Vec<ClosedTarget> {
         let reports = self.all.iter().enumerate().map(|(at, _)| report_of(report, at)).collect::<Vec<_>>();
         at_once(self.all.into_iter().zip(reports), |(target, report)| target.close(&report))
+    }
+
+    /// Takes the results of former targets; with `waits`, waits for their ledgers.
+    fn update_former(&mut self, waits: bool) {
+        for former in &mut self.former {
+            self.lost_before.add_all(&former.update(waits));
+        }
+    }
+
+    /// Adds the counts of former targets that have ended and have one URL.
+    fn merge_former(&mut self) {
+        let mut merged: Vec<Former> = Vec::with_capacity(self.former.len());
+        for mut former in self.former.drain(..) {
+            former.join(false);
+            let other = merged.iter_mut().try_fold(former, |former, earlier| earlier.merge(former).ok_or(()));
+            merged.extend(other);
+        }
+        self.former = merged;
+    }
+
+    /// Adds the losses since the last change to those before it.
+    fn settle(&mut self) {
+        self.lost_before.add_all(&self.worst());
+        self.all.iter_mut().for_each(TableOutput::settle);
+    }
+
+    /// Returns the losses of the target that has lost most since the last change.
+    fn worst(&self) -> Tally {
+        self.all.iter().map(TableOutput::lost).rev().max_by_key(Tally::total).unwrap_or_default()
+    }
+
+    /// Removes a target. `cut` is the ledger of the capture at this moment.
+    fn remove(&mut self, output: TableOutput, cut: &Report) {
+        let ending = self.shared.end(output.url());
+        self.former.push(Former::start(output, cut.clone(), ending));
     }
 
     /// Calls `act` for each target.
@@ -147,6 +231,9 @@ impl Sink for Targets {
             direction: frame.direction.known(),
             owner: owner.as_ref(),
         };
+        if let Some(taken) = &mut self.taken {
+            taken.add(packet.lane, frame);
+        }
         self.each(|target| target.push(&packet))
     }
 
@@ -155,6 +242,7 @@ impl Sink for Targets {
     }
 
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
+        self.update_former(false);
         self.each(|target| target.idle(now))
     }
 
@@ -170,12 +258,17 @@ impl Sink for Targets {
                 target.fail(error, false);
             }
         }
+        self.update_former(true);
         self.check()
     }
 
     fn charge(&self, report: &mut Report) {
-        let targets = self.all.iter().map(|target| target.ledger(report)).collect();
-        report.set_targets(targets);
+        let present = self.all.iter().map(|target| target.ledger(report));
+        let targets = present.chain(self.former.iter().map(|former| former.ledger().clone())).collect();
+        let mut lost = self.lost_before.clone();
+        lost.add_all(&self.worst());
+        report.charge_sink(lost.total(), |lane| lost.of(lane));
+        report.targets = targets;
     }
 
     fn records(&self) -> bool {
@@ -189,11 +282,82 @@ impl Sink for Targets {
     }
 
     fn target_metrics(&self) -> Option<CountTargets> {
-        let gauges: Vec<Gauges> = self.all.iter().map(TableOutput::gauges).collect();
-        Some(Box::new(move || gauges.iter().map(Gauges::metrics).collect()))
+        let gauges = Arc::clone(&self.gauges);
+        let lock = move || {
+            gauges.lock().unwrap_or_else(PoisonError::into_inner).iter().map(Gauges::metrics).collect()
+        };
+        Some(Box::new(lock))
     }
 
     fn written_bytes(&self) -> Option<u64> {
-        Some(self.all.iter().map(TableOutput::written_bytes).sum())
+        let former = self.former.iter().map(Former::written_bytes);
+        Some(self.all.iter().map(TableOutput::written_bytes).chain(former).sum())
+    }
+
+    /// The caller has the lock of the sink, so that no lane is in a batch.
+    fn change_targets(&mut self, report: &Report) -> Changed {
+        let Some(change) = self.shared.take_next() else { return Changed::default() };
+        let cut = report.cut(|lane| self.taken.as_ref().map(|taken| taken.of(lane)).unwrap_or_default());
+        self.update_former(false);
+        self.merge_former();
+        self.settle();
+        let (mut changed, mut before) = (Changed::default(), std::mem::take(&mut self.all));
+        let mut opened = change.opened.into_iter();
+        for target in &change.targets {
+            let url = target.to_string();
+            if let Some(at) = before.iter().position(|output| output.url() == url) {
+                self.all.push(before.remove(at));
+            } else if let Some(mut output) = opened.next() {
+                output.begin(&cut);
+                self.all.push(output);
+                changed.added.push(url);
+            }
+        }
+        for output in before {
+            changed.removed.push(output.url().to_owned());
+            self.remove(output, &cut);
+        }
+        self.shared.lock().open = change.targets;
+        let gauges = self.all.iter().map(TableOutput::gauges).collect();
+        *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = gauges;
+        changed
+    }
+}
+
+/// Packets that each lane has passed on. They are counted here, as a change of the targets needs
+/// them exactly, between two batches.
+#[derive(Default)]
+struct Taken {
+    lanes: Vec<(u32, Delivered)>,
+    /// Position of the lane of the last packet.
+    last: usize,
+}
+
+impl Taken {
+    #[inline]
+    fn add(&mut self, lane: u32, frame: &Frame<'_>) {
+        if self.lanes.get(self.last).is_none_or(|(last, _)| *last != lane) {
+            self.select(lane);
+        }
+        if let Some((_, delivered)) = self.lanes.get_mut(self.last) {
+            delivered.packets += 1;
+            delivered.bytes += frame.bytes.len() as u64;
+            delivered.wire_bytes += u64::from(frame.wire_len);
+        }
+    }
+
+    /// The lanes of a capture are fewer than its queues.
+    #[cold]
+    fn select(&mut self, lane: u32) {
+        let known = self.lanes.iter().position(|(known, _)| *known == lane);
+        self.last = known.unwrap_or(self.lanes.len());
+        if known.is_none() {
+            self.lanes.push((lane, Delivered::default()));
+        }
+    }
+
+    fn of(&self, lane: u32) -> Delivered {
+        let known = self.lanes.iter().find(|(known, _)| *known == lane);
+        known.map_or_else(Delivered::default, |(_, delivered)| *delivered)
     }
 }

@@ -45,6 +45,7 @@ mod shell;
 mod table_inputs;
 mod table_messages;
 mod tables;
+mod target_file;
 mod targets;
 mod tcpdump_options;
 mod tools;

@@ -55,8 +55,9 @@ fn unit_of_a_sensor_captures_reloads_and_ends_with_complete_tables() {
     let filter = directory.path().join("right.filter");
     fs::write(&filter, "").unwrap();
     let unit = unit(directory.path());
-    let lake = directory.path().join("lake");
-    let options = format!("--to file:{} --sensor s1 --tables packets", lake.display());
+    let [lake, second, targets] = ["lake", "second", "right.targets"].map(|name| directory.path().join(name));
+    fs::write(&targets, format!("file:{}\n", lake.display())).unwrap();
+    let options = format!("--to-file {} --sensor s1 --tables packets", targets.display());
     let command = value(&unit, "ExecStart").replace("$OPTIONS", &options);
     assert_eq!(value(&unit, "CapabilityBoundingSet"), "CAP_NET_RAW");
     assert_eq!(value(&unit, "AmbientCapabilities"), "CAP_NET_RAW");
@@ -67,13 +68,18 @@ fn unit_of_a_sensor_captures_reloads_and_ends_with_complete_tables() {
 
     assert_eq!(value(&unit, "ExecReload"), "/bin/kill -HUP $MAINPID");
     fs::write(&filter, "tcp").unwrap();
+    fs::write(&targets, format!("file:{}\nfile:{}\n", lake.display(), second.display())).unwrap();
     sensor.signal(Signal::HUP);
-    sensor.wait_for_stderr("strait: note: the filter is that of ", LIMIT).unwrap();
+    for note in ["strait: note: the filter is that of ", "strait: note: the targets are those of "] {
+        sensor.wait_for_stderr(note, LIMIT).unwrap();
+    }
     send(&wire, &numbered(40));
     sensor.signal(Signal::TERM);
     let finished = sensor.wait(LIMIT).unwrap().success();
     // Half of the later frames are TCP.
-    assert!(finished.stderr.contains("wrote 60 packets"), "{}", finished.stderr);
-    assert!(wait_until(LIMIT, || files(&lake, ".part").is_empty()));
-    assert!(!files(&lake, ".parquet").is_empty());
+    for (packets, directory) in [(60, &lake), (20, &second)] {
+        assert!(finished.stderr.contains(&format!("wrote {packets} packets")), "{}", finished.stderr);
+        assert!(wait_until(LIMIT, || files(directory, ".part").is_empty()));
+        assert!(!files(directory, ".parquet").is_empty());
+    }
 }

@@ -157,7 +157,7 @@ fn targets_with_one_place_are_refused() {
         (of(&[file("lake"), file("new"), file("link/.")]), "have one place"),
         (of(&[file("new2"), file("lake/../new2")]), "have one place"),
         (of(&["ipfix://127.0.0.1".into(), "ipfix://127.0.0.1:4739".into()]), "have one place"),
-        (of(&many), "--to is given 9 times: give at most 8 targets"),
+        (of(&many), "9 targets are given: give at most 8"),
         (
             [of(&[file("lake"), "ipfix://127.0.0.1".into()]), vec!["--spool".into(), "x".into()]].concat(),
             "--spool",

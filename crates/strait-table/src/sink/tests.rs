@@ -58,7 +58,7 @@ fn file_input_waits_for_the_tables_and_loses_nothing() {
         sink.push(&packet(0)).unwrap();
     }
     sink.complete().unwrap();
-    assert_eq!(sink.lost(), 0);
+    assert_eq!(sink.lost_packets().total(), 0);
     let summary = sink.close(&Report::default(), 2).unwrap();
     assert_eq!(summary.packets.rows, MANY);
 }
@@ -84,8 +84,11 @@ fn full_queue_loses_packets_of_a_live_capture_and_counts_them_by_lane() {
     drop(held);
     sink.drop_block(block);
     sink.complete().unwrap();
-    let lost = [sink.lost_in(0), sink.lost_in(1)];
-    assert_eq!((lost[0] + lost[1], sink.lost()), (BLOCK_PACKETS as u64, BLOCK_PACKETS as u64));
+    let lost = [sink.lost_packets().of(0), sink.lost_packets().of(1)];
+    assert_eq!(
+        (lost[0] + lost[1], sink.lost_packets().total()),
+        (BLOCK_PACKETS as u64, BLOCK_PACKETS as u64)
+    );
     let summary = sink.close(&Report::default(), 2).unwrap();
     assert_eq!(summary.packets.rows + lost[0] + lost[1], pushed[0] + pushed[1]);
 }
@@ -100,7 +103,7 @@ fn failure_of_the_thread_is_returned_and_every_packet_counted() {
     }
     let error = sink.complete().unwrap_err().to_string();
     assert!(error.starts_with("create "), "{error}");
-    assert_eq!((sink.lost_in(3), sink.lost()), (10, 10));
+    assert_eq!((sink.lost_packets().of(3), sink.lost_packets().total()), (10, 10));
     assert!(sink.flush_due(Instant::now()).is_err());
     let summary = sink.close(&Report::default(), 2).unwrap();
     assert_eq!(summary.packets, Written::default());
@@ -117,14 +120,14 @@ fn failure_of_one_table_loses_the_packets_of_all_until_the_end() {
     let sent = Packet { bytes: &frame, wire_len: frame.len() as u32, ..packet(3) };
     sink.push(&sent).unwrap();
     assert!(sink.complete().unwrap_err().to_string().starts_with("create "));
-    assert_eq!(sink.lost(), 0, "the packet is in its table");
+    assert_eq!(sink.lost_packets().total(), 0, "the packet is in its table");
     // The directory can be written to again.
     fs::remove_file(directory.path().join("flows")).unwrap();
     for _ in 0..10 {
         sink.push(&sent).unwrap();
     }
     assert!(sink.complete().is_err());
-    assert_eq!((sink.lost_in(3), sink.lost()), (10, 10));
+    assert_eq!((sink.lost_packets().of(3), sink.lost_packets().total()), (10, 10));
     let summary = sink.close(&Report::default(), 2).unwrap();
     assert_eq!((summary.packets.rows, summary.flows.rows), (1, 0));
 }
