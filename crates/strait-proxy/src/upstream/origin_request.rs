@@ -210,8 +210,8 @@ impl OriginRequest {
     }
 }
 
-/// Writes a line of `fields`: all cookies in one line (RFC 6265, section 5.4), in place of the first
-/// one, after which `has_cookies` is true.
+/// Writes a line of `fields`. All cookies are one line (RFC 6265, section 5.4), in place of the
+/// first one; after that `has_cookies` is true.
 fn push_line(head: &mut Vec<u8>, field: &Field<'_>, fields: &Fields<'_>, has_cookies: &mut bool) {
     if !field.name.eq_ignore_ascii_case(COOKIE) {
         push_field(head, field.name, field.value);
