@@ -138,6 +138,8 @@ pub struct Route {
     pub request_headers: Option<Box<Headers>>,
     /// Changes of the fields of responses to clients.
     pub response_headers: Option<Box<Headers>>,
+    /// Networks of the clients. Default: all.
+    pub access: Option<Box<RouteAccess>>,
     /// Limit of requests. Default: none.
     pub rate: Option<Box<Rate>>,
     /// Basic authentication. Default: none.
@@ -146,6 +148,16 @@ pub struct Route {
     pub auth_request: Option<Box<AuthRequest>>,
     /// Compression of stored responses. Default: none.
     pub compress: Option<Box<Compress>>,
+}
+
+/// Networks of the clients that a route answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteAccess {
+    /// Networks of the allowed clients. Default: all.
+    pub allow: Option<Vec<String>>,
+    /// Networks of refused clients, also in allowed networks. Default: none.
+    pub deny: Option<Vec<String>>,
 }
 
 /// Request that asks a server if a client's request is allowed.

@@ -17,6 +17,7 @@ use crate::config::path_regex::PathRegex;
 use crate::config::pool::ServerPool;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
+use crate::config::route_access::RouteAccess;
 
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,7 @@ pub(crate) struct Rules {
     pub(crate) rewrite: Option<Rewrite>,
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
+    pub(crate) access: Option<Arc<RouteAccess>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<Arc<BasicAuth>>,
     pub(crate) auth_request: Option<AuthRequest>,
@@ -41,9 +43,10 @@ pub(crate) struct AuthRequest {
     pub(crate) path: Box<str>,
 }
 
-/// Limits and users of all routes. A reload keeps their state.
+/// Networks, limits and users of all routes. A reload keeps their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guards {
+    pub(crate) accesses: Vec<Arc<RouteAccess>>,
     pub(crate) limits: Vec<Arc<RateLimit>>,
     pub(crate) auths: Vec<Arc<BasicAuth>>,
 }

@@ -14,6 +14,7 @@ use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route};
 use crate::config::path_regex::PathRegex;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
+use crate::config::route_access::RouteAccess;
 use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
 
@@ -62,6 +63,12 @@ pub(crate) fn rules(
         problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
         rules.response = Some(Arc::new(response(headers)));
     }
+    if let Some(access) = &route.access {
+        match RouteAccess::new(name, access, &before.accesses) {
+            Ok(access) => rules.access = Some(Arc::new(access)),
+            Err(why) => problems.push(format!("{key}.access{why}")),
+        }
+    }
     if let Some(rate) = &route.rate {
         problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
         rules.rate = Some(Arc::new(RateLimit::new(name, rate, &before.limits)));
@@ -90,6 +97,7 @@ pub(crate) fn rules(
         || rules.rewrite.is_some()
         || rules.request.is_some()
         || rules.response.is_some()
+        || rules.access.is_some()
         || rules.rate.is_some()
         || rules.auth.is_some()
         || route.auth_request.is_some();
@@ -190,7 +198,8 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
 /// is in the key as the origin gets it, so that an expression for it need not be, and methods do
 /// not matter, because only responses to GET are stored.
 fn key_text(rules: &Rules, route: &Route) -> String {
-    let mut text = String::new();
+    // A response to a client of an allowed network never answers on a route for others.
+    let mut text = rules.access.as_ref().map(|access| access.key_text()).unwrap_or_default();
     // A response to an authenticated client never answers on a route with other users.
     if let Some(users) = route.auth.as_ref().and_then(|auth| auth.users.as_ref()) {
         text.extend(["users ", &users.display().to_string(), "\n"]);

@@ -66,11 +66,14 @@ const ROUTE: &[(&str, Key)] = &[
     ("respond", Key::Section(RESPOND)),
     ("request_headers", Key::Section(HEADERS)),
     ("response_headers", Key::Section(HEADERS)),
+    ("access", Key::Section(ACCESS)),
     ("rate", Key::Section(RATE)),
     ("auth", Key::Section(AUTH)),
     ("auth_request", Key::Section(AUTH_REQUEST)),
     ("compress", Key::Section(COMPRESS)),
 ];
+
+const ACCESS: &[(&str, Key)] = &[("allow", Key::Value(Kind::Networks)), ("deny", Key::Value(Kind::Networks))];
 
 const AUTH_REQUEST: &[(&str, Key)] = &[("pool", Key::Value(Kind::Text)), ("path", Key::Value(Kind::Text))];
 
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn the_default_file_has_every_key() {
         for (name, _) in
-            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE, AUTH].into_iter().flatten()
+            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, ACCESS, RATE, AUTH].into_iter().flatten()
         {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),

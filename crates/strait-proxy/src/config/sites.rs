@@ -200,10 +200,11 @@ impl Sites {
         names.chain(with_rules).collect()
     }
 
-    /// Returns the limits and the users of all routes.
+    /// Returns the networks, the limits and the users of all routes.
     pub(crate) fn guards(&self) -> Guards {
         let rules = || self.targets.iter().filter_map(|route| route.rules.as_ref());
         Guards {
+            accesses: rules().filter_map(|rules| rules.access.clone()).collect(),
             limits: rules().filter_map(|rules| rules.rate.clone()).collect(),
             auths: rules().filter_map(|rules| rules.auth.clone()).collect(),
         }

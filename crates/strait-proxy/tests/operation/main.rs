@@ -31,6 +31,7 @@ mod pools;
 mod priorities;
 mod rates;
 mod rig;
+mod route_access;
 mod scale;
 mod servers;
 mod sites;
