@@ -29,6 +29,7 @@ use crate::cache::scans::Scans;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_open, files_shared};
+use crate::config::route_limits::RouteLimits;
 use crate::config::settings::Settings;
 use crate::config::sites::Resource;
 use crate::config::trace::Trace;
@@ -346,6 +347,7 @@ impl Worker {
         let counters = self.counters();
         Upstream {
             settings: &self.settings,
+            limits: RouteLimits::default(),
             clock: &self.shared.clock,
             pool: &self.pool,
             links: &self.links,

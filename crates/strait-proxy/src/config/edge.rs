@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 /// Servers that answer the same requests.
@@ -138,6 +139,12 @@ pub struct Route {
     pub request_headers: Option<Box<Headers>>,
     /// Changes of the fields of responses to clients.
     pub response_headers: Option<Box<Headers>>,
+    /// Timeouts of its requests. Default: those of `[timeouts]`.
+    pub timeouts: Option<Box<RouteTimeouts>>,
+    /// Servers that a request is sent to in addition to the first one. Default: that of the pool.
+    pub retries: Option<u32>,
+    /// Maximum size of a request body. Default: `limits.request_body`.
+    pub request_body: Option<ByteSize>,
     /// Networks of the clients. Default: all.
     pub access: Option<Box<RouteAccess>>,
     /// Limit of requests. Default: none.
@@ -148,6 +155,20 @@ pub struct Route {
     pub auth_request: Option<Box<AuthRequest>>,
     /// Compression of stored responses. Default: none.
     pub compress: Option<Box<Compress>>,
+}
+
+/// Timeouts of the requests of a route in seconds, in place of those of `[timeouts]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteTimeouts {
+    /// Connecting to a server, including the wait for a free connection.
+    pub connect: Option<u64>,
+    /// Server that sends nothing.
+    pub origin: Option<u64>,
+    /// Whole request body.
+    pub body: Option<u64>,
+    /// WebSocket, or stream of messages, without traffic.
+    pub tunnel: Option<u64>,
 }
 
 /// Networks of the clients that a route answers.

@@ -29,6 +29,7 @@ pub(crate) mod rate;
 pub(crate) mod read;
 pub(crate) mod rewrite;
 pub(crate) mod route_access;
+pub(crate) mod route_limits;
 pub(crate) mod route_name;
 pub(crate) mod rules;
 pub(crate) mod rules_check;

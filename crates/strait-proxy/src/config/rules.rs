@@ -18,6 +18,7 @@ use crate::config::pool::ServerPool;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
 use crate::config::route_access::RouteAccess;
+use crate::config::route_limits::RouteLimits;
 
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,7 @@ pub(crate) struct Rules {
     pub(crate) rewrite: Option<Rewrite>,
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
+    pub(crate) limits: RouteLimits,
     pub(crate) access: Option<Arc<RouteAccess>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<Arc<BasicAuth>>,

@@ -15,6 +15,7 @@ use crate::config::path_regex::PathRegex;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
 use crate::config::route_access::RouteAccess;
+use crate::config::route_limits::RouteLimits;
 use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
 
@@ -63,6 +64,10 @@ pub(crate) fn rules(
         problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
         rules.response = Some(Arc::new(response(headers)));
     }
+    match RouteLimits::new(route) {
+        Ok(limits) => rules.limits = limits,
+        Err((own, why)) => problems.push(format!("{key}.{own}: {why}")),
+    }
     if let Some(access) = &route.access {
         match RouteAccess::new(name, access, &before.accesses) {
             Ok(access) => rules.access = Some(Arc::new(access)),
@@ -97,6 +102,7 @@ pub(crate) fn rules(
         || rules.rewrite.is_some()
         || rules.request.is_some()
         || rules.response.is_some()
+        || !rules.limits.are_none()
         || rules.access.is_some()
         || rules.rate.is_some()
         || rules.auth.is_some()

@@ -217,15 +217,21 @@ pub(crate) fn shown(value: &Value) -> String {
 
 /// Converts sizes with units to bytes.
 pub(crate) fn with_sizes_in_bytes(mut file: Table) -> Table {
+    sections::sizes(&mut file).into_iter().for_each(to_bytes);
     for (key, _) in KEYS.iter().filter(|(_, kind)| matches!(kind, Kind::Size)) {
         let Some((section, name)) = key.split_once('.') else { continue };
         let section = file.get_mut(section).and_then(Value::as_table_mut);
-        let Some(value) = section.and_then(|section| section.get_mut(name)) else { continue };
-        if let Some(bytes) = value.as_str().and_then(size) {
-            *value = Value::Integer(bytes);
+        if let Some(value) = section.and_then(|section| section.get_mut(name)) {
+            to_bytes(value);
         }
     }
     file
+}
+
+fn to_bytes(value: &mut Value) {
+    if let Some(bytes) = value.as_str().and_then(size) {
+        *value = Value::Integer(bytes);
+    }
 }
 
 /// Converts a size to bytes, at most the largest number of TOML.

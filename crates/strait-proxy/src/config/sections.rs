@@ -1,7 +1,7 @@
 //! Keys of the sections that a file can have several times, `[pool.NAME]` and `[[site]]`, and the
 //! values that they accept. Like [`crate::config::schema`], for nested sections.
 
-use toml::Value;
+use toml::{Table, Value};
 
 use crate::config::compress::BODY_BYTES_MAX;
 use crate::config::schema::{Kind, hint};
@@ -66,11 +66,21 @@ const ROUTE: &[(&str, Key)] = &[
     ("respond", Key::Section(RESPOND)),
     ("request_headers", Key::Section(HEADERS)),
     ("response_headers", Key::Section(HEADERS)),
+    ("timeouts", Key::Section(TIMEOUTS)),
+    ("retries", Key::Value(Kind::Number(0, 16))),
+    ("request_body", Key::Value(Kind::Size)),
     ("access", Key::Section(ACCESS)),
     ("rate", Key::Section(RATE)),
     ("auth", Key::Section(AUTH)),
     ("auth_request", Key::Section(AUTH_REQUEST)),
     ("compress", Key::Section(COMPRESS)),
+];
+
+const TIMEOUTS: &[(&str, Key)] = &[
+    ("connect", Key::Value(Kind::Number(1, 86_400))),
+    ("origin", Key::Value(Kind::Number(1, 86_400))),
+    ("body", Key::Value(Kind::Number(1, 86_400))),
+    ("tunnel", Key::Value(Kind::Number(1, 86_400))),
 ];
 
 const ACCESS: &[(&str, Key)] = &[("allow", Key::Value(Kind::Networks)), ("deny", Key::Value(Kind::Networks))];
@@ -125,6 +135,32 @@ pub(crate) fn problems(name: &str, value: &Value) -> Option<Vec<String>> {
     Some(problems)
 }
 
+/// Returns the values of all keys for sizes.
+pub(crate) fn sizes(file: &mut Table) -> Vec<&mut Value> {
+    let mut found = Vec::new();
+    if let Some(sites) = file.get_mut("site") {
+        add_sizes(Key::List(SITE), sites, &mut found);
+    }
+    found
+}
+
+fn add_sizes<'v>(kind: Key, value: &'v mut Value, found: &mut Vec<&'v mut Value>) {
+    match (kind, value) {
+        (Key::Value(Kind::Size), value) => found.push(value),
+        (Key::List(keys), Value::Array(items)) => {
+            items.iter_mut().for_each(|item| add_sizes(Key::Section(keys), item, found));
+        }
+        (Key::Section(keys), Value::Table(table)) => {
+            for (name, value) in table {
+                if let Some((_, kind)) = keys.iter().find(|(own, _)| own == name) {
+                    add_sizes(*kind, value, found);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 fn check(key: &str, kind: Key, value: &Value, problems: &mut Vec<String>) {
     let (form, keys) = match (kind, value) {
         (Key::Value(kind), value) => return problems.extend(kind.problem(key, value)),
@@ -168,8 +204,9 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in
-            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, ACCESS, RATE, AUTH].into_iter().flatten()
+        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, TIMEOUTS, ACCESS, RATE, AUTH]
+            .into_iter()
+            .flatten()
         {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),

@@ -17,6 +17,7 @@ use crate::config::keys::KeyFields;
 use crate::config::limits::{GateLimits, ServerLimits};
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
+use crate::config::route_limits::RouteLimits;
 use crate::config::rules::{Guards, ResponseRules, Rules};
 use crate::config::server::Server;
 
@@ -76,6 +77,11 @@ impl<'a> Manner<'a> {
     /// Returns the rules for heads of responses.
     pub(crate) fn response(self) -> Option<&'a Arc<ResponseRules>> {
         self.rules?.response.as_ref()
+    }
+
+    /// Returns the limits of the route's requests.
+    pub(crate) fn limits(self) -> RouteLimits {
+        self.rules.map(|rules| rules.limits).unwrap_or_default()
     }
 
     /// Returns true if a cookie may select the server, and may be set: rules that drop Cookie make

@@ -58,13 +58,14 @@ pub(crate) async fn fetch(
     request: &mut OriginRequest,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
+    let upstream = &upstream.with_limits(request.origin.limits);
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
         if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
             return Err(request.origin.no_server(upstream.clock.now()).into());
         }
-        request.origin.await_service(upstream.settings.timeouts.connect, upstream.clock.now()).await;
+        request.origin.await_service(upstream.connect_timeout(), upstream.clock.now()).await;
         let load = request.origin.load();
         let permits = request.take_permits();
         let server = &request.origin.server;
@@ -303,7 +304,7 @@ async fn exchange_on_stream(
             _ = connection.socket.readable(UPLOAD_MAX) => {
                 // The rest of an early response may follow the body as well.
                 let origin = &mut connection.socket;
-                origin.idle_timeout = origin.idle_timeout.max(upstream.settings.timeouts.tunnel);
+                origin.idle_timeout = origin.idle_timeout.max(upstream.tunnel_timeout());
             }
             ended = uploading.ended() => ended?,
         }

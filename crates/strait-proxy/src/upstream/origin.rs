@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::config::edge::OriginHttp2;
 use crate::config::member::{Load, Member};
 use crate::config::pool::ServerPool;
+use crate::config::route_limits::RouteLimits;
 use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::gate::Client;
@@ -20,6 +21,8 @@ use crate::upstream::error::{Failure, OriginError};
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) server: Server,
+    /// Limits of the route.
+    pub(crate) limits: RouteLimits,
     choice: Option<Choice>,
 }
 
@@ -35,6 +38,8 @@ struct Choice {
     tried: SmallVec<[Arc<Member>; 4]>,
     /// Number of other addresses of a name among them, which do not count as attempts.
     siblings: usize,
+    /// Servers that the request is sent to, if the ones before fail.
+    attempts: usize,
     /// First failure after the request was sent.
     suspect: Option<Suspect>,
     /// Server that the client's cookie names, if the pool is sticky for the request.
@@ -66,20 +71,22 @@ struct Suspect {
 impl Origin {
     /// Returns the server of a resource: `chosen` of its pool, or another one if that is down.
     pub(crate) fn of(resource: &Resource<'_>, chosen: Option<Arc<Member>>, now: u64) -> Self {
+        let limits = resource.manner.limits();
         let Some(pool) = resource.pool else {
-            return Self { server: Server::of(&resource.uri), choice: None };
+            return Self { server: Server::of(&resource.uri), limits, choice: None };
         };
         let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
         let chosen = chosen.filter(|member| !member.is_out() && !member.is_gone());
         let chosen = chosen.or_else(|| pool.choose(now, hash, &[]));
         // A pool has at least one server. Without one, the client's host must not take its place.
         let Some(member) = chosen.or_else(|| pool.members().first().cloned()) else {
-            return Self { server: Server::none(), choice: None };
+            return Self { server: Server::none(), limits, choice: None };
         };
         let (server, tried) = (member.server.clone(), smallvec![member.clone()]);
         let (pool, suspect, sticky) = (pool.clone(), None, None);
-        let choice = Choice { pool, hash, member, tried, siblings: 0, suspect, sticky };
-        Self { server, choice: Some(choice) }
+        let attempts = limits.retries.map_or(pool.attempts, |retries| retries as usize + 1);
+        let choice = Choice { pool, hash, member, tried, siblings: 0, attempts, suspect, sticky };
+        Self { server, limits, choice: Some(choice) }
     }
 
     /// Returns the server for a client's request: `chosen`, that of its cookie, or another one.
@@ -282,7 +289,7 @@ impl Choice {
 
     /// Moves on to a server that was not tried, and gets requests.
     fn next(&mut self, now: u64) -> Option<Server> {
-        if self.tried.len() >= self.pool.attempts + self.siblings {
+        if self.tried.len() >= self.attempts + self.siblings {
             return None;
         }
         let next = self.pool.choose(now, self.hash, &self.tried)?;

@@ -32,6 +32,7 @@ mod priorities;
 mod rates;
 mod rig;
 mod route_access;
+mod route_limits;
 mod scale;
 mod servers;
 mod sites;

@@ -79,7 +79,7 @@ fn every_target_is_for_allowed_clients_alone() {
 }
 
 #[test]
-fn refused_client_takes_no_token_and_is_asked_for_no_password() {
+fn refused_client_takes_no_token() {
     let origin = Origin::start();
     let rules =
         "rate = { requests = 1, per = 86400, field = \"X-Key\" }, access = { allow = [\"10.0.0.1\"] }";
