@@ -75,8 +75,8 @@ pub struct Check {
 }
 
 /// How a server of a pool is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Balance {
     /// In turn.
     #[default]
@@ -87,6 +87,11 @@ pub enum Balance {
     PowerOfTwo,
     /// By a hash of the URI, so that each URI has its server.
     Uri,
+    /// By a hash of the field with this name, in the file `header:NAME`. Requests without it go to
+    /// the better of two random servers.
+    Header(Box<str>),
+    /// By a hash of the cookie with this name, in the file `cookie:NAME`.
+    Cookie(Box<str>),
 }
 
 /// Hosts, and the routes of their requests.

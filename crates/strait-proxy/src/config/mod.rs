@@ -8,6 +8,7 @@ pub(crate) mod balance;
 pub(crate) mod certificates;
 pub(crate) mod check;
 pub(crate) mod compress;
+pub(crate) mod cookie;
 pub(crate) mod dns;
 pub(crate) mod edge;
 pub(crate) mod entry;

@@ -72,7 +72,7 @@ impl ServerPool {
             entries,
             members: RwLock::new(members),
             changed: Notify::new(),
-            balance: config.balance,
+            balance: config.balance.clone(),
             rules: EjectionRules { failures: config.failures, seconds: config.eject },
             queue: Queue {
                 waiters: config.queue as usize,
@@ -144,8 +144,9 @@ impl ServerPool {
         self.changed.notified().await;
     }
 
-    /// Chooses a server of the least rank that is not in `tried`. `hash` is that of the URI.
-    pub(crate) fn choose(&self, now: u64, hash: u64, tried: &[Arc<Member>]) -> Option<Arc<Member>> {
+    /// Chooses a server of the least rank that is not in `tried`. `hash` is that of the part of the
+    /// request by which the pool chooses, if it has that part.
+    pub(crate) fn choose(&self, now: u64, hash: Option<u64>, tried: &[Arc<Member>]) -> Option<Arc<Member>> {
         let members = self.members();
         if let ([only], []) = (&*members, tried) {
             return Some(only.clone());
@@ -166,7 +167,7 @@ impl ServerPool {
             member.candidate(*index, if are_equal { 1 } else { *percent })
         };
         let candidates: SmallVec<[Candidate; 16]> = percents.iter().map(candidate).collect();
-        choose(self.balance, turn, hash, &candidates).and_then(|index| members.get(index).cloned())
+        choose(&self.balance, turn, hash, &candidates).and_then(|index| members.get(index).cloned())
     }
 
     /// Returns true if the requests of a client with a cookie for a server go there: no server is
@@ -198,9 +199,9 @@ impl ServerPool {
         limited.collect()
     }
 
-    /// Returns true if the choice depends on the URI.
-    pub(crate) fn is_by_uri(&self) -> bool {
-        self.balance == Balance::Uri
+    /// Returns how a server is chosen.
+    pub(crate) fn balance(&self) -> &Balance {
+        &self.balance
     }
 
     /// Notes the result of an active check.
@@ -317,7 +318,7 @@ mod tests {
     fn choose(pool: &ServerPool, now: u64, tried: &[usize]) -> Option<usize> {
         let members = pool.members();
         let tried: Vec<_> = tried.iter().map(|at| members[*at].clone()).collect();
-        let chosen = pool.choose(now, 0, &tried)?;
+        let chosen = pool.choose(now, None, &tried)?;
         members.iter().position(|member| member.is_same(&chosen))
     }
 

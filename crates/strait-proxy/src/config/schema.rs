@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use strait_ledger::quantity;
 use toml::{Table, Value};
 
+use crate::config::edge::Balance;
 use crate::config::file::Config;
 use crate::config::sections;
 
@@ -38,6 +39,7 @@ pub(crate) enum Kind {
     Codings,
     MediaTypes,
     OneOf(&'static [&'static str]),
+    Balance,
     /// Share from 0 to 1.
     Share,
     Abandoned,
@@ -283,6 +285,7 @@ impl Kind {
                 value.as_array().is_some_and(|all| all.iter().all(|status| within(status, 400, 599)))
             }
             Self::OneOf(words) => value.as_str().is_some_and(|text| words.contains(&text)),
+            Self::Balance => value.as_str().is_some_and(|text| Balance::parse(text).is_some()),
             Self::Share => {
                 within(value, 0, 1) || value.as_float().is_some_and(|share| (0.0..=1.0).contains(&share))
             }
@@ -337,6 +340,9 @@ impl Kind {
             }
             Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
             Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
+            Self::Balance => {
+                "expected one of \"round-robin\", \"least-connections\", \"power-of-two\", \"uri\", \"header:NAME\" and \"cookie:NAME\", with the name of a field or a cookie"
+            }
             Self::Share => "expected a share from 0 to 1, for example 0.01",
             Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",
         };

@@ -21,7 +21,7 @@ enum Key {
 
 const POOL: &[(&str, Key)] = &[
     ("servers", Key::Value(Kind::Servers)),
-    ("balance", Key::Value(Kind::OneOf(&["round-robin", "least-connections", "power-of-two", "uri"]))),
+    ("balance", Key::Value(Kind::Balance)),
     ("failures", Key::Value(Kind::Number(0, 1000))),
     ("eject", Key::Value(Kind::Number(1, 3600))),
     ("slow_start", Key::Value(Kind::Number(0, 3600))),

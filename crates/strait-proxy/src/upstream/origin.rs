@@ -8,7 +8,8 @@ use smallvec::{SmallVec, smallvec};
 use strait_http::head::Request;
 use tokio::time::timeout;
 
-use crate::config::edge::OriginHttp2;
+use crate::config::cookie::cookies;
+use crate::config::edge::{Balance, OriginHttp2};
 use crate::config::member::{Load, Member};
 use crate::config::pool::ServerPool;
 use crate::config::route_limits::RouteLimits;
@@ -30,8 +31,8 @@ pub(crate) struct Origin {
 #[derive(Clone, Debug)]
 struct Choice {
     pool: Arc<ServerPool>,
-    /// Hash of the URI, if the choice depends on it.
-    hash: u64,
+    /// Hash of the part of the request by which the pool chooses, if it has that part.
+    hash: Option<u64>,
     /// Present server.
     member: Arc<Member>,
     /// Servers so far, the present one included.
@@ -70,12 +71,17 @@ struct Suspect {
 
 impl Origin {
     /// Returns the server of a resource: `chosen` of its pool, or another one if that is down.
-    pub(crate) fn of(resource: &Resource<'_>, chosen: Option<Arc<Member>>, now: u64) -> Self {
+    pub(crate) fn of(
+        resource: &Resource<'_>,
+        request: &Request<'_>,
+        chosen: Option<Arc<Member>>,
+        now: u64,
+    ) -> Self {
         let limits = resource.manner.limits();
         let Some(pool) = resource.pool else {
             return Self { server: Server::of(&resource.uri), limits, choice: None };
         };
-        let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
+        let hash = hash_of(pool.balance(), resource, request);
         let chosen = chosen.filter(|member| !member.is_out() && !member.is_gone());
         let chosen = chosen.or_else(|| pool.choose(now, hash, &[]));
         // A pool has at least one server. Without one, the client's host must not take its place.
@@ -98,11 +104,11 @@ impl Origin {
     ) -> Self {
         let sticky = resource.pool.and_then(|pool| Some((pool, pool.sticky.as_ref()?)));
         let Some((pool, sticky)) = sticky.filter(|_| resource.manner.may_be_sticky()) else {
-            return Self::of(resource, chosen, now);
+            return Self::of(resource, request, chosen, now);
         };
         let named = sticky.named(request, &pool.members());
         let stuck = named.clone().filter(|member| pool.may_stick(member, now));
-        let mut origin = Self::of(resource, chosen.or(stuck), now);
+        let mut origin = Self::of(resource, request, chosen.or(stuck), now);
         if let Some(choice) = &mut origin.choice {
             choice.sticky = Some(Named(named));
         }
@@ -302,10 +308,23 @@ impl Choice {
     }
 }
 
-fn hash_of(resource: &Resource<'_>) -> u64 {
-    let mut key = String::new();
-    resource.write_key(&mut key);
-    strait_store::hash_of(key.as_bytes())
+/// Returns the hash of the part of a request by which a balance chooses; `None` if there is none.
+/// It is the same in all proxies and after a restart.
+fn hash_of(balance: &Balance, resource: &Resource<'_>, request: &Request<'_>) -> Option<u64> {
+    let key = match balance {
+        Balance::RoundRobin | Balance::LeastConnections | Balance::PowerOfTwo => return None,
+        Balance::Uri => {
+            let mut key = String::new();
+            resource.write_key(&mut key);
+            key.into_bytes()
+        }
+        Balance::Header(name) => {
+            let lines: Vec<_> = request.fields.all(name).map(|field| field.value).collect();
+            lines.join(&b'\n')
+        }
+        Balance::Cookie(name) => cookies(request, name).next().unwrap_or_default().to_vec(),
+    };
+    (!key.is_empty()).then(|| strait_store::hash_of(&key))
 }
 
 #[cfg(test)]
@@ -314,6 +333,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use rustix::io::Errno;
+    use strait_http::head;
     use strait_http::target::Uri;
 
     use super::*;
@@ -336,7 +356,8 @@ mod tests {
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {
         let uri = Uri::parse("http://a/").unwrap();
         let chosen = Some(pool.members()[chosen].clone());
-        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, chosen, 100)
+        let (request, _) = head::request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap();
+        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, &request, chosen, 100)
     }
 
     /// Returns the position of the server in its pool.

@@ -60,6 +60,44 @@ fn uri_has_its_server() {
 }
 
 #[test]
+fn value_of_a_field_or_a_cookie_has_its_server() {
+    for (balance, field) in [("header:X-User", "X-User: "), ("cookie:session", "Cookie: a=b; session=")] {
+        let servers = [Server::start(), Server::start(), Server::start()];
+        let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
+        let rig = Rig::start(&all, &format!("balance = \"{balance}\""), "");
+        let of = |fields: &str, number: usize| {
+            // The load of the request before counts until its connection is idle.
+            let answer = rig.ask(&format!("GET /{number} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+            answer.field("x-server").unwrap().to_owned()
+        };
+        let value = |user: usize| format!("{field}user-{user}\r\n");
+        let first: Vec<_> = (0..30).map(|user| of(&value(user), user)).collect();
+        let second: Vec<_> = (0..30).map(|user| of(&value(user), 99)).collect();
+        assert_eq!(first, second, "{balance}");
+        assert!(servers.iter().all(|server| first.contains(&server.name)), "{balance}: {first:?}");
+        // Other fields, and an empty value, choose no server.
+        let without: Vec<_> = (0..30).map(|at| of(["", "Cookie: a=b\r\nX-User:\r\n"][at % 2], 0)).collect();
+        assert!(servers.iter().all(|server| without.contains(&server.name)), "{balance}: {without:?}");
+    }
+}
+
+#[test]
+fn wrong_balances_are_named() {
+    for (balance, expected) in [
+        ("header:", "pool.a.balance = \"header:\": expected one of"),
+        ("header:a b", "\"header:NAME\" and \"cookie:NAME\", with the name of a field or a cookie"),
+        ("header:X-Forwarded-For", "pool.a.balance: this field is dropped from every request (forwarded)"),
+    ] {
+        let toml = format!(
+            "[pool.a]\nservers = [\"a:1\"]\nbalance = \"{balance}\"\n[[site]]\nroute = [{{ pool = \"a\" }}]"
+        );
+        let error =
+            Config::from_toml(&toml).and_then(|config| config.check()).expect_err(balance).to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{balance}: {error}");
+    }
+}
+
+#[test]
 fn killed_server_fails_no_idempotent_request() {
     const EACH: usize = 100;
     let servers = [Server::start(), Server::start(), Server::start()];
