@@ -151,7 +151,9 @@ impl ServerPool {
         if let ([only], []) = (&*members, tried) {
             return Some(only.clone());
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        // A request at its next server takes no turn: with two servers, the next request would go to
+        // the one that has failed.
+        let turn = self.turn.fetch_add(u64::from(tried.is_empty()), Ordering::Relaxed);
         let is_untried = |member: &Member| !tried.iter().any(|other| other.is_same(member));
         let untried = members.iter().enumerate().filter(|(_, member)| is_untried(member));
         let ranked: SmallVec<[_; 16]> =

@@ -103,6 +103,18 @@ fn weight_of_a_server_that_returns_grows_with_time() {
 }
 
 #[test]
+fn request_at_its_next_server_takes_no_turn() {
+    let pool = pool(2);
+    let turns: Vec<_> = (0..6)
+        .map(|_| {
+            let first = choose(&pool, 100, &[]).unwrap();
+            (first, choose(&pool, 100, &[first]).unwrap())
+        })
+        .collect();
+    assert_eq!(turns, [(0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (1, 0)]);
+}
+
+#[test]
 fn ejected_server_is_not_chosen_and_the_last_one_stays() {
     let pool = pool(3);
     for index in [0, 1, 2] {
