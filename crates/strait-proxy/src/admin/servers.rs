@@ -20,8 +20,11 @@ pub(super) struct ServerStatus {
     load: u64,
     requests: u64,
     failures: u64,
+    /// Ejections after failures.
     ejections: u64,
-    /// True while it gets no requests after failures.
+    /// Ejections because it was far slower than the others.
+    slow_ejections: u64,
+    /// True while it gets no requests after one of them.
     is_ejected: bool,
     /// True while it fails active checks.
     is_down: bool,
@@ -51,6 +54,7 @@ pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<Serve
             requests: read(&member.state.requests),
             failures: read(&member.state.failures),
             ejections: read(&member.state.ejections),
+            slow_ejections: read(&member.state.slow_ejections),
             is_ejected: member.is_ejected(now),
             is_down: member.is_down(),
             is_drained: member.is_drained(),
@@ -66,14 +70,16 @@ type Number = fn(&ServerStatus) -> u64;
 
 /// Writes the metrics of servers.
 pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
-    let families: [(&str, &str, &str, Number); 10] = [
+    let families: [(&str, &str, &str, Number); 9] = [
         ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
         ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
-        ("ejections_total", "counter", "Ejections of a server after failures.", |server| server.ejections),
         ("load", "gauge", "Requests in progress at a server.", |server| server.load),
-        ("ejected", "gauge", "1 while a server gets no requests after failures.", |server| {
-            server.is_ejected.into()
-        }),
+        (
+            "ejected",
+            "gauge",
+            "1 while a server gets no requests after failures or slow responses.",
+            |server| server.is_ejected.into(),
+        ),
         ("down", "gauge", "1 while a server fails active checks.", |server| server.is_down.into()),
         ("drained", "gauge", "1 while the operator has taken a server out.", |server| {
             server.is_drained.into()
@@ -96,6 +102,13 @@ pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
         for server in servers {
             let labels = [("pool", &*server.pool), ("server", &*server.server)];
             out.sample("", &labels, number(server));
+        }
+    }
+    out.family("strait_proxy_server_ejections_total", "counter", "Ejections of a server, by reason.");
+    for server in servers {
+        for (reason, number) in [("failures", server.ejections), ("latency", server.slow_ejections)] {
+            let labels = [("pool", &*server.pool), ("server", &*server.server), ("reason", reason)];
+            out.sample("", &labels, number);
         }
     }
 }

@@ -39,6 +39,22 @@ pub struct Pool {
     pub http2: OriginHttp2,
     /// Active check of each server. Default: none.
     pub check: Option<Check>,
+    /// Ejection of servers that are far slower than the others. Default: none.
+    pub outlier: Option<Outlier>,
+}
+
+/// Rules by which a server is far slower than the others.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Outlier {
+    /// Multiple of the others' median time to a response.
+    pub times: u32,
+    /// Milliseconds up to which no median is too long.
+    pub floor_ms: u32,
+    /// Consecutive windows in which the server is too slow.
+    pub windows: u32,
+    /// Responses of a window.
+    pub responses: u32,
 }
 
 /// HTTP/2 to the servers of a pool.
@@ -301,7 +317,14 @@ impl Default for Pool {
             sticky_key: None,
             http2: OriginHttp2::Off,
             check: None,
+            outlier: None,
         }
+    }
+}
+
+impl Default for Outlier {
+    fn default() -> Self {
+        Self { times: 5, floor_ms: 100, windows: 3, responses: 32 }
     }
 }
 

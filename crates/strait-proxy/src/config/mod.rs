@@ -21,6 +21,7 @@ pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod member;
 pub(crate) mod ocsp;
+pub(crate) mod outlier;
 pub(crate) mod password;
 pub(crate) mod path_regex;
 pub(crate) mod pieces;

@@ -17,6 +17,7 @@ use crate::config::edge::{self, Balance, Check, OriginHttp2};
 use crate::config::entry::{Entry, Located};
 use crate::config::health::EjectionRules;
 use crate::config::member::{Member, MemberOptions, Pressure, Queue};
+use crate::config::outlier::{Judgement, OutlierRules};
 use crate::config::server::Server;
 use crate::config::sticky::Sticky;
 use crate::config::suspects::{Charge, Suspects};
@@ -38,6 +39,8 @@ pub(crate) struct ServerPool {
     changed: Notify,
     balance: Balance,
     rules: EjectionRules,
+    /// Rules for servers that are far slower than the others, if there are any.
+    outlier: Option<OutlierRules>,
     queue: Queue,
     /// Seconds until a server that returns has its whole weight; 0: at once.
     slow_start: u64,
@@ -74,6 +77,7 @@ impl ServerPool {
             changed: Notify::new(),
             balance: config.balance.clone(),
             rules: EjectionRules { failures: config.failures, seconds: config.eject },
+            outlier: config.outlier.as_ref().map(OutlierRules::new),
             queue: Queue {
                 waiters: config.queue as usize,
                 patience: Duration::from_secs(config.queue_timeout),
@@ -237,14 +241,47 @@ impl ServerPool {
     /// Counts a failure of a server, which may eject it.
     pub(crate) fn note_failure(&self, member: &Member, now: u64) {
         member.state.failures.fetch_add(1, Ordering::Relaxed);
-        let members = self.members();
-        let mut others = members.iter().filter(|other| !other.is_same(member));
-        let is_last = others.all(|other| other.is_out() || other.is_ejected(now));
+        let is_last = self.others(member, now).next().is_none();
         let mut health = member.health();
         if health.note_failure(self.rules, now, is_last) {
             member.state.ejections.fetch_add(1, Ordering::Relaxed);
             member.return_at(health.end());
         }
+    }
+
+    /// Returns true if the times of responses are to be noted.
+    pub(crate) fn has_outliers(&self) -> bool {
+        self.outlier.is_some()
+    }
+
+    /// Notes the time to the head of a response, which may eject the server. Responses of requests
+    /// that were in progress at an ejection do not count.
+    pub(crate) fn note_time(&self, member: &Member, time: Duration, now: u64) {
+        let Some(rules) = self.outlier.filter(|_| !member.is_ejected(now)) else { return };
+        let Some(own) = member.latency().add(rules, time) else { return };
+        let others = self.others(member, now).filter_map(|other| other.latency().median_us());
+        let mut others: SmallVec<[u32; 16]> = others.collect();
+        let is_last = self.others(member, now).next().is_none();
+        let judgement = member.latency().judge(rules, own, &mut others);
+        let mut health = member.health();
+        match judgement {
+            Judgement::Outlier if health.note_outlier(self.rules, now, is_last) => {
+                member.state.slow_ejections.fetch_add(1, Ordering::Relaxed);
+                member.return_at(health.end());
+                drop(health);
+                member.latency().forget_times();
+            }
+            Judgement::Usual => health.note_usual_times(),
+            Judgement::None | Judgement::Slow | Judgement::Outlier => {}
+        }
+    }
+
+    /// Iterates over the other servers that get requests.
+    fn others<'m>(&self, member: &'m Member, now: u64) -> impl Iterator<Item = Arc<Member>> + use<'m> {
+        let members = self.members().to_vec();
+        let is_in =
+            move |other: &Arc<Member>| !other.is_same(member) && !other.is_out() && !other.is_ejected(now);
+        members.into_iter().filter(is_in)
     }
 }
 

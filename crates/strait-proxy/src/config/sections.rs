@@ -32,6 +32,14 @@ const POOL: &[(&str, Key)] = &[
     ("sticky_key", Key::Value(Kind::Text)),
     ("http2", Key::Value(Kind::OneOf(&["off", "auto", "on"]))),
     ("check", Key::Section(CHECK)),
+    ("outlier", Key::Section(OUTLIER)),
+];
+
+const OUTLIER: &[(&str, Key)] = &[
+    ("times", Key::Value(Kind::Number(2, 1000))),
+    ("floor_ms", Key::Value(Kind::Number(0, 60_000))),
+    ("windows", Key::Value(Kind::Number(1, 100))),
+    ("responses", Key::Value(Kind::Number(4, 1024))),
 ];
 
 const CHECK: &[(&str, Key)] = &[
@@ -204,9 +212,10 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, TIMEOUTS, ACCESS, RATE, AUTH]
-            .into_iter()
-            .flatten()
+        for (name, _) in
+            [POOL, CHECK, OUTLIER, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, TIMEOUTS, ACCESS, RATE, AUTH]
+                .into_iter()
+                .flatten()
         {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),

@@ -1,7 +1,7 @@
 //! Sends a request to an origin and reads the head of its response.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strait_http::Malformed;
 use strait_http::forward::keeps_alive;
@@ -85,9 +85,14 @@ pub(crate) async fn fetch(
             }
             Ok(connection) => {
                 let own = client.as_mut().map(Client::reborrow);
+                let begun = request.origin.notes_times().then(Instant::now);
                 match fetch_on(upstream, connection, request, own, is_repeatable).await {
                     Ok(mut incoming) => {
                         request.origin.note_success(upstream.clock.now());
+                        // With a body the client decides how long it takes.
+                        if let Some(begun) = begun.filter(|_| !has_body) {
+                            request.origin.note_time(begun.elapsed(), upstream.clock.now());
+                        }
                         incoming.connection.load = load;
                         incoming.set_cookie = request.origin.set_cookie();
                         return Ok(incoming);

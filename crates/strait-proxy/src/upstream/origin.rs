@@ -211,6 +211,18 @@ impl Origin {
         }
     }
 
+    /// Returns true if its pool compares the times of its servers.
+    pub(crate) fn notes_times(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.has_outliers())
+    }
+
+    /// Notes the time from the request to the head of the response.
+    pub(crate) fn note_time(&self, time: Duration, now: u64) {
+        if let Some(choice) = &self.choice {
+            choice.pool.note_time(&choice.member, time, now);
+        }
+    }
+
     /// Notes an error of the server at a request of `client`. Returns true if the request now goes
     /// to another server of the pool.
     pub(crate) fn fail_over(&mut self, now: u64, client: Client, failure: &Failure) -> bool {

@@ -160,6 +160,45 @@ fn faulty_server_is_ejected_and_comes_back() {
 }
 
 #[test]
+fn server_that_is_far_slower_than_the_others_is_ejected() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let [slow, ..] = &servers;
+    let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
+    let rules = "outlier = { times = 2, floor_ms = 20, windows = 2, responses = 4 }";
+    let rig = Rig::start(&all, rules, "");
+    slow.become_mode(Mode::Slow);
+    let mut client = rig.client();
+    let mut ejected = |number: u64| {
+        let is_ejected = || {
+            assert_eq!(client.get("/x").status(), 200);
+            rig.status(slow)["slow_ejections"] == number
+        };
+        assert!(wait_until(LIMIT, is_ejected), "{}", rig.status(slow));
+    };
+    ejected(1);
+    let status = rig.status(slow);
+    assert_eq!(
+        (&status["is_ejected"], &status["failures"], &status["ejections"]),
+        (&true.into(), &0.into(), &0.into())
+    );
+    let asked = slow.asked();
+    (0..9).for_each(|_| assert_eq!(rig.client().get("/x").status(), 200));
+    assert_eq!(slow.asked(), asked);
+    let line =
+        format!("server_ejections_total{{pool=\"p\",server=\"{}\",reason=\"latency\"}} 1\n", slow.text);
+    assert!(rig.metrics().contains(&line), "{}", rig.metrics());
+    // It comes back, and is ejected for twice as long.
+    rig.clock.advance(10);
+    ejected(2);
+    rig.clock.advance(19);
+    assert_eq!(rig.status(slow)["is_ejected"], true);
+    slow.become_mode(Mode::Answer);
+    rig.clock.advance(1);
+    (0..9).for_each(|_| assert_eq!(rig.client().get("/x").status(), 200));
+    assert!(slow.asked() > asked);
+}
+
+#[test]
 fn last_server_is_not_ejected() {
     let (a, b) = (Server::start(), Server::start());
     let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 1", "");

@@ -292,3 +292,66 @@ fn state_of_a_server_survives_a_reload() {
     drop(load);
     assert_eq!(after.members()[1].state.load.load(Ordering::Relaxed), 0);
 }
+
+/// Notes a window of times in milliseconds.
+fn note_times(pool: &ServerPool, at: usize, time_ms: u64, now: u64) {
+    let members = pool.members();
+    (0..4).for_each(|_| pool.note_time(&members[at], Duration::from_millis(time_ms), now));
+}
+
+fn pool_with_outliers(slow_start: u64) -> ServerPool {
+    let outlier = Some(edge::Outlier { windows: 2, responses: 4, ..edge::Outlier::default() });
+    let entry = |port| Entry::new(Server::tcp("a", port, false), MemberOptions::default());
+    let config = edge::Pool { outlier, slow_start, ..edge::Pool::default() };
+    ServerPool::new(Some("p"), &config, (1..=3).map(entry).collect())
+}
+
+#[test]
+fn server_that_is_far_slower_is_ejected_and_comes_back_slowly() {
+    let pool = pool_with_outliers(40);
+    let slow = pool.members()[0].clone();
+    let usual = |now| (1..3).for_each(|at| note_times(&pool, at, 20, now));
+    // Without times of the others there is no judgement.
+    (0..9).for_each(|_| note_times(&pool, 0, 900, 100));
+    usual(100);
+    note_times(&pool, 0, 900, 100);
+    assert!(!slow.is_ejected(100));
+    note_times(&pool, 0, 900, 100);
+    assert_eq!(shares(&pool, 100), [0, 150, 150]);
+    // Responses in progress neither end the ejection nor begin another one.
+    slow.note_success(105);
+    note_times(&pool, 0, 1, 105);
+    assert_eq!((shares(&pool, 109)[0], slow.state.slow_ejections.load(Ordering::Relaxed)), (0, 1));
+    assert!((1..9).contains(&shares(&pool, 110)[0]) && shares(&pool, 150) == [100, 100, 100]);
+    // One more slow window ejects it for twice as long.
+    note_times(&pool, 0, 900, 150);
+    assert!(slow.is_ejected(169) && !slow.is_ejected(170));
+    // After a usual one, two are needed again.
+    note_times(&pool, 0, 20, 170);
+    note_times(&pool, 0, 900, 170);
+    assert!(!slow.is_ejected(170));
+    note_times(&pool, 0, 900, 170);
+    assert!(slow.is_ejected(179) && !slow.is_ejected(180));
+    assert_eq!(slow.state.failures.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn slow_server_stays_while_no_other_one_gets_requests() {
+    let pool = pool_with_outliers(0);
+    (1..3).for_each(|at| note_times(&pool, at, 20, 100));
+    (1..3).for_each(|at| pool.members()[at].drain(true, 100));
+    (0..9).for_each(|_| note_times(&pool, 0, 900, 100));
+    assert!(!pool.members()[0].is_ejected(100));
+    pool.members()[1].drain(false, 100);
+    (0..2).for_each(|_| note_times(&pool, 0, 900, 100));
+    assert!(pool.members()[0].is_ejected(100));
+    (0..9).for_each(|_| note_times(&pool, 1, 9000, 100));
+    assert!(!pool.members()[1].is_ejected(100));
+}
+
+#[test]
+fn times_of_a_pool_without_rules_eject_none() {
+    let pool = pool(3);
+    (0..9).for_each(|_| (0..3).for_each(|at| note_times(&pool, at, 1000 * at as u64, 100)));
+    assert!(!pool.has_outliers() && pool.members().iter().all(|member| !member.is_ejected(100)));
+}
