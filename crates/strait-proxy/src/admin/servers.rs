@@ -34,6 +34,12 @@ pub(super) struct ServerStatus {
     waiting: u64,
     /// Requests that got none of its connections.
     refused: u64,
+    /// Requests that were also sent to it because another server was slow.
+    hedged: u64,
+    /// Of these, those that it answered first.
+    hedges_won: u64,
+    /// Requests that waited for it, and were sent to no other server because of the budget.
+    hedges_refused: u64,
     /// True if it gets requests only while no other server is available.
     is_backup: bool,
 }
@@ -61,6 +67,9 @@ pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<Serve
             is_backup: member.tier > 0,
             waiting: gates.waiting(&member.server) as u64,
             refused: read(&member.state.refused),
+            hedged: read(&member.state.hedged),
+            hedges_won: read(&member.state.hedges_won),
+            hedges_refused: read(&member.state.hedges_refused),
         })
         .collect()
 }
@@ -70,7 +79,7 @@ type Number = fn(&ServerStatus) -> u64;
 
 /// Writes the metrics of servers.
 pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
-    let families: [(&str, &str, &str, Number); 9] = [
+    let families: [(&str, &str, &str, Number); 12] = [
         ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
         ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
         ("load", "gauge", "Requests in progress at a server.", |server| server.load),
@@ -92,6 +101,21 @@ pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
             "counter",
             "Requests that got none of the connections that a server or a client of it may use.",
             |server| server.refused,
+        ),
+        (
+            "hedged_total",
+            "counter",
+            "Requests that were also sent to a server because another one was slow.",
+            |server| server.hedged,
+        ),
+        ("hedges_won_total", "counter", "Such requests that the server has answered first.", |server| {
+            server.hedges_won
+        }),
+        (
+            "hedges_refused_total",
+            "counter",
+            "Requests that waited for a slow server, and were sent to no other one because of the budget.",
+            |server| server.hedges_refused,
         ),
         ("backup", "gauge", "1 for a server that is used only while no other is available.", |server| {
             server.is_backup.into()

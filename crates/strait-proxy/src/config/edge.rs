@@ -41,6 +41,18 @@ pub struct Pool {
     pub check: Option<Check>,
     /// Ejection of servers that are far slower than the others. Default: none.
     pub outlier: Option<Outlier>,
+    /// Requests that are also sent to another server if one is slow. Default: none.
+    pub hedge: Option<Hedge>,
+}
+
+/// Requests that are also sent to another server of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hedge {
+    /// Milliseconds without a response head.
+    pub after_ms: u64,
+    /// Maximum of such requests, as a percentage of all.
+    pub percent: u64,
 }
 
 /// Rules by which a server is far slower than the others.
@@ -318,7 +330,14 @@ impl Default for Pool {
             http2: OriginHttp2::Off,
             check: None,
             outlier: None,
+            hedge: None,
         }
+    }
+}
+
+impl Default for Hedge {
+    fn default() -> Self {
+        Self { after_ms: 500, percent: 5 }
     }
 }
 

@@ -91,6 +91,12 @@ pub(crate) struct MemberState {
     pub(crate) ejections: AtomicU64,
     /// Ejections because its responses were far slower than those of the others.
     pub(crate) slow_ejections: AtomicU64,
+    /// Requests that were also sent to it because another server was slow.
+    pub(crate) hedged: AtomicU64,
+    /// Of these, those that it answered first.
+    pub(crate) hedges_won: AtomicU64,
+    /// Requests that waited for it, and were sent to no other server because of the budget.
+    pub(crate) hedges_refused: AtomicU64,
     /// Requests that got no connection within its limits.
     pub(crate) refused: AtomicU64,
     /// True if the operator has taken it out.

@@ -16,6 +16,7 @@ pub(crate) mod error;
 pub(crate) mod export;
 pub(crate) mod file;
 pub(crate) mod health;
+pub(crate) mod hedge;
 pub(crate) mod hosts;
 pub(crate) mod keys;
 pub(crate) mod limits;

@@ -16,6 +16,7 @@ use crate::config::balance::{Candidate, choose};
 use crate::config::edge::{self, Balance, Check, OriginHttp2};
 use crate::config::entry::{Entry, Located};
 use crate::config::health::EjectionRules;
+use crate::config::hedge::Hedge;
 use crate::config::member::{Member, MemberOptions, Pressure, Queue};
 use crate::config::outlier::{Judgement, OutlierRules};
 use crate::config::server::Server;
@@ -48,6 +49,7 @@ pub(crate) struct ServerPool {
     pub(crate) attempts: usize,
     pub(crate) http2: OriginHttp2,
     pub(crate) check: Option<Check>,
+    pub(crate) hedge: Option<Hedge>,
     /// Cookie that names the server of a client.
     pub(crate) sticky: Option<Sticky>,
     /// Number of choices.
@@ -84,6 +86,7 @@ impl ServerPool {
             },
             slow_start: config.slow_start,
             check: config.check.clone(),
+            hedge: config.hedge.as_ref().map(Hedge::new),
             turn: AtomicU64::default(),
             suspects: Mutex::default(),
         }

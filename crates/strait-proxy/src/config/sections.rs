@@ -33,7 +33,11 @@ const POOL: &[(&str, Key)] = &[
     ("http2", Key::Value(Kind::OneOf(&["off", "auto", "on"]))),
     ("check", Key::Section(CHECK)),
     ("outlier", Key::Section(OUTLIER)),
+    ("hedge", Key::Section(HEDGE)),
 ];
+
+const HEDGE: &[(&str, Key)] =
+    &[("after_ms", Key::Value(Kind::Number(1, 60_000))), ("percent", Key::Value(Kind::Number(1, 50)))];
 
 const OUTLIER: &[(&str, Key)] = &[
     ("times", Key::Value(Kind::Number(2, 1000))),
@@ -212,10 +216,12 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in
-            [POOL, CHECK, OUTLIER, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, TIMEOUTS, ACCESS, RATE, AUTH]
-                .into_iter()
-                .flatten()
+        for (name, _) in [
+            POOL, CHECK, OUTLIER, HEDGE, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, TIMEOUTS, ACCESS, RATE,
+            AUTH,
+        ]
+        .into_iter()
+        .flatten()
         {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),

@@ -15,6 +15,7 @@ use crate::io::framing::Framed;
 use crate::io::head::{Heads, write_interim};
 use crate::io::socket::{Socket, SocketError};
 use crate::upstream::error::{Failure, FetchError, OriginError, of_connection};
+use crate::upstream::hedge::fetch_hedged;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream, enter};
@@ -85,15 +86,11 @@ pub(crate) async fn fetch(
             }
             Ok(connection) => {
                 let own = client.as_mut().map(Client::reborrow);
-                let begun = request.origin.notes_times().then(Instant::now);
-                match fetch_on(upstream, connection, request, own, is_repeatable).await {
+                match fetch_from_one(upstream, connection, request, own, has_body).await {
                     Ok(mut incoming) => {
                         request.origin.note_success(upstream.clock.now());
-                        // With a body the client decides how long it takes.
-                        if let Some(begun) = begun.filter(|_| !has_body) {
-                            request.origin.note_time(begun.elapsed(), upstream.clock.now());
-                        }
-                        incoming.connection.load = load;
+                        // A hedged request has its own.
+                        incoming.connection.load = incoming.connection.load.take().or(load);
                         incoming.set_cookie = request.origin.set_cookie();
                         return Ok(incoming);
                     }
@@ -117,9 +114,31 @@ pub(crate) async fn fetch(
     }
 }
 
+/// Sends a request on a connection to its server, maybe also to another one, and notes the time to
+/// the head of the response.
+async fn fetch_from_one(
+    upstream: &Upstream<'_>,
+    connection: Box<Connection>,
+    request: &mut OriginRequest,
+    client: Option<Client<'_>>,
+    has_body: bool,
+) -> Result<Box<Incoming>, FetchError> {
+    if !has_body && request.origin.is_hedged() && request.may_be_hedged() {
+        return Box::pin(fetch_hedged(upstream, connection, request, client)).await;
+    }
+    // With a body the client decides how long it takes.
+    let begun = (!has_body && request.origin.notes_times()).then(Instant::now);
+    let is_repeatable = is_idempotent(request.method()) && !has_body;
+    let fetched = fetch_on(upstream, connection, request, client, is_repeatable).await;
+    if let (Ok(_), Some(begun)) = (&fetched, begun) {
+        request.origin.note_time(begun.elapsed(), upstream.clock.now());
+    }
+    fetched
+}
+
 /// Sends a request on a connection. The origin may close an idle connection at the same moment, so
 /// a repeatable request is repeated on a new one (RFC 9112, section 9.3.1).
-async fn fetch_on(
+pub(super) async fn fetch_on(
     upstream: &Upstream<'_>,
     mut connection: Box<Connection>,
     request: &OriginRequest,

@@ -2,6 +2,7 @@
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
@@ -223,6 +224,53 @@ impl Origin {
         }
     }
 
+    /// Returns the time after which a request is also sent to another server, and adds its share to
+    /// the budget of the pool. `None` for a request that its client's cookie binds to the server.
+    pub(crate) fn hedge_after(&self) -> Option<Duration> {
+        let Choice { pool, member, sticky, .. } = self.choice.as_ref()?;
+        let hedge = pool.hedge.as_ref()?;
+        let named = sticky.as_ref().and_then(|Named(named)| named.as_ref());
+        if named.is_some_and(|named| named.is_same(member)) {
+            return None;
+        }
+        hedge.earn();
+        Some(hedge.after)
+    }
+
+    /// Returns true if requests to the pool are hedged.
+    pub(crate) fn is_hedged(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.hedge.is_some())
+    }
+
+    /// Chooses another server that gets requests, if the budget of the pool allows one more. No
+    /// backup is asked beside a server that is none.
+    pub(crate) fn hedge(&self, now: u64) -> Option<Self> {
+        let Choice { pool, hash, member, tried, .. } = self.choice.as_ref()?;
+        let next = pool.choose(now, *hash, tried)?;
+        if next.is_out() || next.is_ejected(now) || next.tier > member.tier {
+            return None;
+        }
+        if !pool.hedge.as_ref()?.spend() {
+            member.state.hedges_refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        next.state.hedged.fetch_add(1, Ordering::Relaxed);
+        let mut other = self.clone();
+        other.server = next.server.clone();
+        if let Some(choice) = &mut other.choice {
+            choice.tried.push(next.clone());
+            choice.member = next;
+        }
+        Some(other)
+    }
+
+    /// Counts a hedged request that the server has answered first.
+    pub(crate) fn note_hedge_won(&self) {
+        if let Some(member) = self.member() {
+            member.state.hedges_won.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Notes an error of the server at a request of `client`. Returns true if the request now goes
     /// to another server of the pool.
     pub(crate) fn fail_over(&mut self, now: u64, client: Client, failure: &Failure) -> bool {
@@ -342,7 +390,6 @@ fn hash_of(balance: &Balance, resource: &Resource<'_>, request: &Request<'_>) ->
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::atomic::Ordering;
 
     use rustix::io::Errno;
     use strait_http::head;

@@ -17,6 +17,7 @@ mod dns_tls;
 mod files;
 mod fills;
 mod headers;
+mod hedges;
 mod http2;
 mod http2_at_once;
 mod log;
