@@ -64,16 +64,7 @@ pub(crate) fn rules(
         problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
         rules.response = Some(Arc::new(response(headers)));
     }
-    match RouteLimits::new(route) {
-        Ok(limits) => rules.limits = limits,
-        Err((own, why)) => problems.push(format!("{key}.{own}: {why}")),
-    }
-    if let Some(access) = &route.access {
-        match RouteAccess::new(name, access, &before.accesses) {
-            Ok(access) => rules.access = Some(Arc::new(access)),
-            Err(why) => problems.push(format!("{key}.access{why}")),
-        }
-    }
+    problems.extend(add_limits(&mut rules, route, name, before));
     if let Some(rate) = &route.rate {
         problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
         rules.rate = Some(Arc::new(RateLimit::new(name, rate, &before.limits)));
@@ -108,6 +99,22 @@ pub(crate) fn rules(
         || rules.auth.is_some()
         || route.auth_request.is_some();
     Ok(has_any.then(|| Box::new(rules)))
+}
+
+/// Adds the limits and the networks of a route to its rules, or returns the reasons why they are
+/// wrong.
+fn add_limits(rules: &mut Rules, route: &Route, name: &RouteName, before: &Guards) -> Vec<String> {
+    let (key, mut problems) = (&name.position, Vec::new());
+    match RouteLimits::new(route) {
+        Ok(limits) => rules.limits = limits,
+        Err((own, why)) => problems.push(format!("{key}.{own}: {why}")),
+    }
+    match route.access.as_ref().map(|access| RouteAccess::new(name, access, &before.accesses)) {
+        Some(Ok(access)) => rules.access = Some(Arc::new(access)),
+        Some(Err(why)) => problems.push(format!("{key}.access{why}")),
+        None => {}
+    }
+    problems
 }
 
 /// Adds the compression of a route to its rules for responses, or returns the reason why it is
