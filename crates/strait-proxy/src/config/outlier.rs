@@ -83,8 +83,8 @@ impl Latency {
         if self.slow < rules.windows { Judgement::Slow } else { Judgement::Outlier }
     }
 
-    /// Forgets the times, but not the slow windows: after its return, the next slow window makes the
-    /// server an outlier again.
+    /// Forgets the times, but not the slow windows: after its return, the next slow window makes
+    /// the server an outlier again.
     pub(crate) fn forget_times(&mut self) {
         self.times_us.clear();
         self.median_us = None;

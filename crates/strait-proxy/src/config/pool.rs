@@ -158,8 +158,8 @@ impl ServerPool {
         if let ([only], []) = (&*members, tried) {
             return Some(only.clone());
         }
-        // A request at its next server takes no turn: with two servers, the next request would go to
-        // the one that has failed.
+        // A request at its next server takes no turn: with two servers, the next request would go
+        // to the one that has failed.
         let turn = self.turn.fetch_add(u64::from(tried.is_empty()), Ordering::Relaxed);
         let is_untried = |member: &Member| !tried.iter().any(|other| other.is_same(member));
         let untried = members.iter().enumerate().filter(|(_, member)| is_untried(member));

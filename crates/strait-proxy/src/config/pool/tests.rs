@@ -302,7 +302,7 @@ fn note_times(pool: &ServerPool, at: usize, time_ms: u64, now: u64) {
 fn pool_with_outliers(slow_start: u64) -> ServerPool {
     let outlier = Some(edge::Outlier { windows: 2, responses: 4, ..edge::Outlier::default() });
     let entry = |port| Entry::new(Server::tcp("a", port, false), MemberOptions::default());
-    let config = edge::Pool { outlier, slow_start, ..edge::Pool::default() };
+    let config = edge::Pool { slow_start, outlier, ..edge::Pool::default() };
     ServerPool::new(Some("p"), &config, (1..=3).map(entry).collect())
 }
 
