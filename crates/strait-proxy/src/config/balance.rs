@@ -241,7 +241,8 @@ mod tests {
                     assert!(it.load <= bound.max(8), "{weights:?} of {load}: {all:?}");
                 }
             }
-            assert!(all.iter().all(|it| it.load > 0), "{all:?}");
+            // 1.25 times the shares of two servers can be all requests.
+            assert!(all.iter().filter(|it| it.load > 0).count() >= 2, "{all:?}");
         }
     }
 
