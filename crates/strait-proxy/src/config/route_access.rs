@@ -64,7 +64,11 @@ impl RouteAccess {
     pub(crate) fn key_text(&self) -> String {
         let mut allowed: Vec<_> = self.allow.iter().flatten().map(IpNet::trunc).collect();
         allowed.sort_unstable();
-        allowed.iter().map(|network| format!("allow {network}\n")).collect()
+        let mut text = String::new();
+        for network in allowed {
+            text.extend(["allow ", &network.to_string(), "\n"]);
+        }
+        text
     }
 }
 

@@ -160,7 +160,9 @@ fn add_sizes<'v>(kind: Key, value: &'v mut Value, found: &mut Vec<&'v mut Value>
     match (kind, value) {
         (Key::Value(Kind::Size), value) => found.push(value),
         (Key::List(keys), Value::Array(items)) => {
-            items.iter_mut().for_each(|item| add_sizes(Key::Section(keys), item, found));
+            for item in items {
+                add_sizes(Key::Section(keys), item, found);
+            }
         }
         (Key::Section(keys), Value::Table(table)) => {
             for (name, value) in table {

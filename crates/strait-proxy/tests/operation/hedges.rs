@@ -96,7 +96,9 @@ fn only_plain_requests_are_hedged() {
     let rig = Rig::start(&all, pool, "timeouts.origin = 1");
     let answer = rig.client().get("/x");
     let cookie = answer.field("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    servers.iter().for_each(|server| server.become_mode(Mode::Hang));
+    for server in &servers {
+        server.become_mode(Mode::Hang);
+    }
     let hedged = || sum(&rig, &[&servers[0], &servers[1]], "hedged");
     let before = hedged();
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";

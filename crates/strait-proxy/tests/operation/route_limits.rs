@@ -120,7 +120,9 @@ fn request_is_repeated_as_often_as_its_route_allows() {
     for (pool, own, expected) in [(2, 0, 1), (0, 3, 4)] {
         let pool = with_site(&format!("failures = 0\nretries = {pool}"), &format!("retries = {own}"));
         let rig = Rig::start(&all, &pool, "");
-        servers.iter().for_each(|server| server.become_mode(Mode::Reset));
+        for server in &servers {
+            server.become_mode(Mode::Reset);
+        }
         let before = asked();
         assert_eq!((get(&rig, "own", "/x"), asked() - before), (502, expected));
         let before = asked();

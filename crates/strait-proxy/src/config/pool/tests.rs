@@ -1,3 +1,5 @@
+//! Tests of pools: choices, ejections and names.
+
 use super::*;
 use crate::config::entry::{Target, of_addresses, of_targets};
 use crate::config::member::Load;
