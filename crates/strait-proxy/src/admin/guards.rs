@@ -1,4 +1,4 @@
-//! Metrics of the limits and the users of routes.
+//! Metrics of the networks, the limits and the users of routes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,8 +11,13 @@ type Counters<'a> = Vec<(&'a str, &'a AtomicU64)>;
 
 /// Writes the metrics. Without routes, there are only the names.
 pub(super) fn metrics(out: &mut Text, guards: &Guards) {
-    let Guards { limits, auths } = guards;
-    let families: [(&str, &str, Counters<'_>); 4] = [
+    let Guards { accesses, limits, auths } = guards;
+    let families: [(&str, &str, Counters<'_>); 5] = [
+        (
+            "route_refused_total",
+            "Requests of clients outside the networks of a route, by route.",
+            accesses.iter().map(|access| (&*access.name.position, access.refused())).collect(),
+        ),
         (
             "rate_limited_total",
             "Requests that exceeded the rate of a route, by route.",

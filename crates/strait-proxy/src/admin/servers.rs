@@ -20,8 +20,11 @@ pub(super) struct ServerStatus {
     load: u64,
     requests: u64,
     failures: u64,
+    /// Ejections after failures.
     ejections: u64,
-    /// True while it gets no requests after failures.
+    /// Ejections because it was far slower than the others.
+    slow_ejections: u64,
+    /// True while it gets no requests after one of them.
     is_ejected: bool,
     /// True while it fails active checks.
     is_down: bool,
@@ -31,6 +34,12 @@ pub(super) struct ServerStatus {
     waiting: u64,
     /// Requests that got none of its connections.
     refused: u64,
+    /// Requests that were also sent to it because another server was slow.
+    hedged: u64,
+    /// Of these, those that it answered first.
+    hedges_won: u64,
+    /// Requests that waited for it, and were sent to no other server because of the budget.
+    hedges_refused: u64,
     /// True if it gets requests only while no other server is available.
     is_backup: bool,
 }
@@ -51,12 +60,16 @@ pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<Serve
             requests: read(&member.state.requests),
             failures: read(&member.state.failures),
             ejections: read(&member.state.ejections),
+            slow_ejections: read(&member.state.slow_ejections),
             is_ejected: member.is_ejected(now),
             is_down: member.is_down(),
             is_drained: member.is_drained(),
             is_backup: member.tier > 0,
             waiting: gates.waiting(&member.server) as u64,
             refused: read(&member.state.refused),
+            hedged: read(&member.state.hedged),
+            hedges_won: read(&member.state.hedges_won),
+            hedges_refused: read(&member.state.hedges_refused),
         })
         .collect()
 }
@@ -66,14 +79,16 @@ type Number = fn(&ServerStatus) -> u64;
 
 /// Writes the metrics of servers.
 pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
-    let families: [(&str, &str, &str, Number); 10] = [
+    let families: [(&str, &str, &str, Number); 12] = [
         ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
         ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
-        ("ejections_total", "counter", "Ejections of a server after failures.", |server| server.ejections),
         ("load", "gauge", "Requests in progress at a server.", |server| server.load),
-        ("ejected", "gauge", "1 while a server gets no requests after failures.", |server| {
-            server.is_ejected.into()
-        }),
+        (
+            "ejected",
+            "gauge",
+            "1 while a server gets no requests after failures or slow responses.",
+            |server| server.is_ejected.into(),
+        ),
         ("down", "gauge", "1 while a server fails active checks.", |server| server.is_down.into()),
         ("drained", "gauge", "1 while the operator has taken a server out.", |server| {
             server.is_drained.into()
@@ -87,6 +102,21 @@ pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
             "Requests that got none of the connections that a server or a client of it may use.",
             |server| server.refused,
         ),
+        (
+            "hedged_total",
+            "counter",
+            "Requests that were also sent to a server because another one was slow.",
+            |server| server.hedged,
+        ),
+        ("hedges_won_total", "counter", "Such requests that the server has answered first.", |server| {
+            server.hedges_won
+        }),
+        (
+            "hedges_refused_total",
+            "counter",
+            "Requests that waited for a slow server, and were sent to no other one because of the budget.",
+            |server| server.hedges_refused,
+        ),
         ("backup", "gauge", "1 for a server that is used only while no other is available.", |server| {
             server.is_backup.into()
         }),
@@ -96,6 +126,13 @@ pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
         for server in servers {
             let labels = [("pool", &*server.pool), ("server", &*server.server)];
             out.sample("", &labels, number(server));
+        }
+    }
+    out.family("strait_proxy_server_ejections_total", "counter", "Ejections of a server, by reason.");
+    for server in servers {
+        for (reason, number) in [("failures", server.ejections), ("latency", server.slow_ejections)] {
+            let labels = [("pool", &*server.pool), ("server", &*server.server), ("reason", reason)];
+            out.sample("", &labels, number);
         }
     }
 }

@@ -31,6 +31,7 @@ use crate::config::cache_rules::CacheRules;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_open, files_shared};
+use crate::config::route_limits::RouteLimits;
 use crate::config::settings::Settings;
 use crate::config::sites::{Manner, Resource};
 use crate::config::trace::Trace;
@@ -377,6 +378,7 @@ impl Worker {
         let counters = self.counters();
         Upstream {
             settings: &self.settings,
+            limits: RouteLimits::default(),
             clock: &self.shared.clock,
             pool: &self.pool,
             links: &self.links,

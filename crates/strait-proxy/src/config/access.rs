@@ -145,19 +145,30 @@ fn here() -> Vec<IpNet> {
 }
 
 fn networks(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
-    let parse = |text: &String| {
-        let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
-        let network = text.parse().ok().or_else(address);
-        network.ok_or_else(|| {
-            Error::Config(format!(
-                "{key}: \"{text}\" is not a network; expected a network such as 10.0.0.0/8 or ::1"
-            ))
-        })
-    };
+    let parse = |text: &String| network(text).map_err(|why| Error::Config(format!("{key}: {why}")));
     texts.iter().map(parse).collect()
 }
 
-fn contains(networks: &[IpNet], address: IpAddr) -> bool {
+/// Parses a network or an address, or returns the reason why it is none.
+pub(crate) fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
+    let network = text.parse().ok().or_else(address);
+    network
+        .map(canonical)
+        .ok_or_else(|| format!("\"{text}\" is not a network; expected a network such as 10.0.0.0/8 or ::1"))
+}
+
+/// Returns a network in the form in which addresses are compared.
+fn canonical(network: IpNet) -> IpNet {
+    /// Length in bits of the prefix of IPv4 addresses in IPv6.
+    const MAPPED_BITS: u8 = 96;
+    let IpNet::V6(own) = network else { return network };
+    let bits = own.prefix_len().checked_sub(MAPPED_BITS);
+    let mapped = own.addr().to_ipv4_mapped().zip(bits);
+    mapped.and_then(|(address, bits)| IpNet::new(address.into(), bits).ok()).unwrap_or(network)
+}
+
+pub(crate) fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     let address = address.to_canonical();
     networks.iter().any(|network| network.contains(&address))
 }

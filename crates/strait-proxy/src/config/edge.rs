@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 /// Servers that answer the same requests.
@@ -38,6 +39,34 @@ pub struct Pool {
     pub http2: OriginHttp2,
     /// Active check of each server. Default: none.
     pub check: Option<Check>,
+    /// Ejection of servers that are far slower than the others. Default: none.
+    pub outlier: Option<Outlier>,
+    /// Requests that are also sent to another server if one is slow. Default: none.
+    pub hedge: Option<Hedge>,
+}
+
+/// Requests that are also sent to another server of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hedge {
+    /// Milliseconds without a response head.
+    pub after_ms: u64,
+    /// Maximum of such requests, as a percentage of all.
+    pub percent: u64,
+}
+
+/// Rules by which a server is far slower than the others.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Outlier {
+    /// Multiple of the others' median time to a response.
+    pub times: u32,
+    /// Milliseconds up to which no median is too long.
+    pub floor_ms: u32,
+    /// Consecutive windows in which the server is too slow.
+    pub windows: u32,
+    /// Responses of a window.
+    pub responses: u32,
 }
 
 /// HTTP/2 to the servers of a pool.
@@ -74,8 +103,8 @@ pub struct Check {
 }
 
 /// How a server of a pool is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Balance {
     /// In turn.
     #[default]
@@ -86,6 +115,11 @@ pub enum Balance {
     PowerOfTwo,
     /// By a hash of the URI, so that each URI has its server.
     Uri,
+    /// By a hash of the field with this name, in the file `header:NAME`. Requests without it go to
+    /// the better of two random servers.
+    Header(Box<str>),
+    /// By a hash of the cookie with this name, in the file `cookie:NAME`.
+    Cookie(Box<str>),
 }
 
 /// Hosts, and the routes of their requests.
@@ -138,6 +172,14 @@ pub struct Route {
     pub request_headers: Option<Box<Headers>>,
     /// Changes of the fields of responses to clients.
     pub response_headers: Option<Box<Headers>>,
+    /// Timeouts of its requests. Default: those of `[timeouts]`.
+    pub timeouts: Option<Box<RouteTimeouts>>,
+    /// Servers that a request is sent to in addition to the first one. Default: that of the pool.
+    pub retries: Option<u32>,
+    /// Maximum size of a request body. Default: `limits.request_body`.
+    pub request_body: Option<ByteSize>,
+    /// Networks of the clients. Default: all.
+    pub access: Option<Box<RouteAccess>>,
     /// Limit of requests. Default: none.
     pub rate: Option<Box<Rate>>,
     /// Basic authentication. Default: none.
@@ -182,6 +224,30 @@ pub struct RouteCache {
     pub key_cookies: Vec<String>,
     /// Request fields that are part of the key.
     pub key_fields: Vec<String>,
+}
+
+/// Timeouts of the requests of a route in seconds, in place of those of `[timeouts]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteTimeouts {
+    /// Connecting to a server, including the wait for a free connection.
+    pub connect: Option<u64>,
+    /// Server that sends nothing.
+    pub origin: Option<u64>,
+    /// Whole request body.
+    pub body: Option<u64>,
+    /// WebSocket, or stream of messages, without traffic.
+    pub tunnel: Option<u64>,
+}
+
+/// Networks of the clients that a route answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteAccess {
+    /// Networks of the allowed clients. Default: all.
+    pub allow: Option<Vec<String>>,
+    /// Networks of refused clients, also in allowed networks. Default: none.
+    pub deny: Option<Vec<String>>,
 }
 
 /// Request that asks a server if a client's request is allowed.
@@ -299,7 +365,21 @@ impl Default for Pool {
             sticky_key: None,
             http2: OriginHttp2::Off,
             check: None,
+            outlier: None,
+            hedge: None,
         }
+    }
+}
+
+impl Default for Hedge {
+    fn default() -> Self {
+        Self { after_ms: 500, percent: 5 }
+    }
+}
+
+impl Default for Outlier {
+    fn default() -> Self {
+        Self { times: 5, floor_ms: 100, windows: 3, responses: 32 }
     }
 }
 

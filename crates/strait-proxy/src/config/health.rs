@@ -1,5 +1,5 @@
-//! Passive health of a server: consecutive failures eject it for a while. Without I/O and without a
-//! clock; times are seconds.
+//! Passive health of a server: consecutive failures, and slow responses, eject it for a while.
+//! Without I/O and without a clock; times are seconds.
 
 /// Longest ejection, as a multiple of the first one.
 const LONGEST: u64 = 30;
@@ -19,25 +19,60 @@ pub(crate) struct Health {
     /// Failures since the last success.
     failures: u32,
     /// Ejections since the last success.
-    ejections: u32,
-    /// End of the last ejection.
+    by_failures: Ejections,
+    /// Ejections since its times were usual. A response does not end them: it was slow.
+    by_latency: Ejections,
+}
+
+/// Series of ejections.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ejections {
+    count: u32,
+    /// End of the last one.
     until: u64,
+}
+
+impl Ejections {
+    /// Begins another one, twice as long as the last.
+    fn begin(&mut self, seconds: u64, now: u64) {
+        let doubled = seconds.saturating_mul(1 << self.count.min(32));
+        self.until = now.saturating_add(doubled.min(seconds.saturating_mul(LONGEST)));
+        self.count = self.count.saturating_add(1);
+    }
 }
 
 impl Health {
     /// Returns true while the server gets no requests. After that the next failure ejects it again,
     /// for twice as long.
     pub(crate) fn is_ejected(&self, now: u64) -> bool {
-        now < self.until
+        now < self.end()
     }
 
     /// Returns the end of the last ejection.
     pub(crate) fn end(&self) -> u64 {
-        self.until
+        self.by_failures.until.max(self.by_latency.until)
     }
 
-    pub(crate) fn note_success(&mut self) {
-        *self = Self::default();
+    /// Notes a response. Returns true if it ends an ejection.
+    pub(crate) fn note_success(&mut self, now: u64) -> bool {
+        let was_ejected = self.is_ejected(now);
+        *self = Self { by_latency: self.by_latency, ..Self::default() };
+        was_ejected && !self.is_ejected(now)
+    }
+
+    /// Notes that the times of responses are usual.
+    pub(crate) fn note_usual_times(&mut self) {
+        self.by_latency = Ejections::default();
+    }
+
+    /// Notes that the server is an outlier. Returns true if that ejects it; with `is_last`, it does
+    /// not.
+    pub(crate) fn note_outlier(&mut self, rules: EjectionRules, now: u64, is_last: bool) -> bool {
+        if is_last || self.is_ejected(now) {
+            return false;
+        }
+        self.by_latency.begin(rules.seconds, now);
+        true
     }
 
     /// Notes a failure. Returns true if it ejects the server; with `is_last`, it does not: no other
@@ -49,9 +84,7 @@ impl Health {
         if !is_due || is_last || self.is_ejected(now) {
             return false;
         }
-        let doubled = rules.seconds.saturating_mul(1 << self.ejections.min(32));
-        self.until = now.saturating_add(doubled.min(rules.seconds.saturating_mul(LONGEST)));
-        self.ejections = self.ejections.saturating_add(1);
+        self.by_failures.begin(rules.seconds, now);
         true
     }
 }
@@ -111,7 +144,7 @@ mod tests {
     fn consecutive_failures_eject_for_twice_as_long_each_time() {
         let mut health = Health::default();
         assert!(!health.note_failure(RULES, 100, false) && !health.note_failure(RULES, 100, false));
-        health.note_success();
+        assert!(!health.note_success(100));
         for _ in 0..2 {
             assert!(!health.note_failure(RULES, 100, false));
         }
@@ -122,8 +155,26 @@ mod tests {
             now += seconds;
             assert!(!health.is_ejected(now));
         }
-        health.note_success();
+        assert!(!health.note_success(now));
         assert!(!health.note_failure(RULES, now, false));
+    }
+
+    #[test]
+    fn responses_end_an_ejection_by_failures_and_none_by_latency() {
+        let mut health = Health::default();
+        (0..3).for_each(|_| _ = health.note_failure(RULES, 100, false));
+        assert!(health.is_ejected(100) && health.note_success(100) && !health.is_ejected(100));
+        let mut now = 100;
+        for seconds in [10, 20, 40] {
+            assert!(!health.note_outlier(RULES, now, true) && !health.is_ejected(now));
+            assert!(health.note_outlier(RULES, now, false) && !health.note_outlier(RULES, now, false));
+            // Requests that were in progress are answered, or fail.
+            assert!(!health.note_success(now) && !health.note_failure(RULES, now, false));
+            assert!(health.is_ejected(now + seconds - 1) && !health.is_ejected(now + seconds));
+            now += seconds;
+        }
+        health.note_usual_times();
+        assert!(health.note_outlier(RULES, now, false) && !health.is_ejected(now + 10));
     }
 
     #[test]

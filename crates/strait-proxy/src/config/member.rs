@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::config::balance::Candidate;
 use crate::config::entry::EntryState;
 use crate::config::health::{Checked, Health, slow_start_percent};
+use crate::config::outlier::Latency;
 use crate::config::server::Server;
 
 /// Server of a pool.
@@ -86,7 +87,16 @@ pub(crate) struct MemberState {
     pub(crate) load: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) failures: AtomicU64,
+    /// Ejections after failures.
     pub(crate) ejections: AtomicU64,
+    /// Ejections because its responses were far slower than those of the others.
+    pub(crate) slow_ejections: AtomicU64,
+    /// Requests that were also sent to it because another server was slow.
+    pub(crate) hedged: AtomicU64,
+    /// Of these, those that it answered first.
+    pub(crate) hedges_won: AtomicU64,
+    /// Requests that waited for it, and were sent to no other server because of the budget.
+    pub(crate) hedges_refused: AtomicU64,
     /// Requests that got no connection within its limits.
     pub(crate) refused: AtomicU64,
     /// True if the operator has taken it out.
@@ -96,6 +106,7 @@ pub(crate) struct MemberState {
     /// Time in seconds at which it last became available again; 0: it was always.
     returned: AtomicU64,
     health: Mutex<Health>,
+    latency: Mutex<Latency>,
     checked: Mutex<Checked>,
 }
 
@@ -138,6 +149,10 @@ impl Member {
         self.state.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn latency(&self) -> MutexGuard<'_, Latency> {
+        self.state.latency.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns true while it fails active checks.
     pub(crate) fn is_down(&self) -> bool {
         self.state.checked.lock().unwrap_or_else(PoisonError::into_inner).is_down
@@ -170,7 +185,7 @@ impl Member {
         self.is_down() || self.is_drained()
     }
 
-    /// Returns true while it gets no requests after failures.
+    /// Returns true while it gets no requests after failures or slow responses.
     pub(crate) fn is_ejected(&self, now: u64) -> bool {
         self.health().is_ejected(now)
     }
@@ -190,12 +205,10 @@ impl Member {
 
     /// Notes a response.
     pub(crate) fn note_success(&self, now: u64) {
-        let mut health = self.health();
-        if health.is_ejected(now) {
-            // A request that was in progress, or one that no other server could answer.
+        // A request that was in progress, or one that no other server could answer.
+        if self.health().note_success(now) {
             self.return_at(now);
         }
-        health.note_success();
     }
 
     /// Counts a request that got no connection within its limits.

@@ -19,6 +19,8 @@ use crate::config::path_regex::PathRegex;
 use crate::config::pool::ServerPool;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
+use crate::config::route_access::RouteAccess;
+use crate::config::route_limits::RouteLimits;
 
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +31,8 @@ pub(crate) struct Rules {
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
     pub(crate) cache: Option<Arc<CacheRules>>,
+    pub(crate) limits: RouteLimits,
+    pub(crate) access: Option<Arc<RouteAccess>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<Arc<BasicAuth>>,
     pub(crate) auth_request: Option<AuthRequest>,
@@ -49,12 +53,14 @@ impl Rules {
     }
 
     fn are_others(&self) -> bool {
-        let Self { conditions, rewrite, request, response, cache: _, rate, auth, auth_request, key: _ } =
+        let Self { conditions, rewrite, request, response, limits, access, rate, auth, auth_request, .. } =
             self;
         !conditions.are_none()
             || rewrite.is_some()
             || request.is_some()
             || response.is_some()
+            || !limits.are_none()
+            || access.is_some()
             || rate.is_some()
             || auth.is_some()
             || auth_request.is_some()
@@ -68,9 +74,10 @@ pub(crate) struct AuthRequest {
     pub(crate) path: Box<str>,
 }
 
-/// Limits and users of all routes. A reload keeps their state.
+/// Networks, limits and users of all routes. A reload keeps their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guards {
+    pub(crate) accesses: Vec<Arc<RouteAccess>>,
     pub(crate) limits: Vec<Arc<RateLimit>>,
     pub(crate) auths: Vec<Arc<BasicAuth>>,
 }

@@ -16,6 +16,8 @@ use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route, RouteCach
 use crate::config::path_regex::PathRegex;
 use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
+use crate::config::route_access::RouteAccess;
+use crate::config::route_limits::RouteLimits;
 use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
 
@@ -73,6 +75,7 @@ pub(crate) fn rules(
         problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
         rules.response = Some(Arc::new(response(headers)));
     }
+    problems.extend(add_limits(&mut rules, route, name, before));
     if let Some(rate) = &route.rate {
         problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
         rules.rate = Some(Arc::new(RateLimit::new(name, rate, &before.limits)));
@@ -123,6 +126,22 @@ fn add_cache(
         rules.request = Some(Arc::new(RequestRules { dropped_cookies, ..request }));
     }
     Ok(())
+}
+
+/// Adds the limits and the networks of a route to its rules, or returns the reasons why they are
+/// wrong.
+fn add_limits(rules: &mut Rules, route: &Route, name: &RouteName, before: &Guards) -> Vec<String> {
+    let (key, mut problems) = (&name.position, Vec::new());
+    match RouteLimits::new(route) {
+        Ok(limits) => rules.limits = limits,
+        Err((own, why)) => problems.push(format!("{key}.{own}: {why}")),
+    }
+    match route.access.as_ref().map(|access| RouteAccess::new(name, access, &before.accesses)) {
+        Some(Ok(access)) => rules.access = Some(Arc::new(access)),
+        Some(Err(why)) => problems.push(format!("{key}.access{why}")),
+        None => {}
+    }
+    problems
 }
 
 /// Adds the compression of a route to its rules for responses, or returns the reason why it is
@@ -219,7 +238,8 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
 /// is in the key as the origin gets it, so that an expression for it need not be, and methods do
 /// not matter, because only responses to GET are stored.
 fn key_text(rules: &Rules, route: &Route) -> String {
-    let mut text = String::new();
+    // A response to a client of an allowed network never answers on a route for others.
+    let mut text = rules.access.as_ref().map(|access| access.key_text()).unwrap_or_default();
     // A response to an authenticated client never answers on a route with other users.
     if let Some(users) = route.auth.as_ref().and_then(|auth| auth.users.as_ref()) {
         text.extend(["users ", &users.display().to_string(), "\n"]);

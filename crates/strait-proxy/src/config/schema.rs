@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use strait_ledger::quantity;
 use toml::{Table, Value};
 
+use crate::config::edge::Balance;
 use crate::config::file::Config;
 use crate::config::sections;
 
@@ -40,6 +41,7 @@ pub(crate) enum Kind {
     /// Names of parameters or cookies.
     Names,
     OneOf(&'static [&'static str]),
+    Balance,
     /// Share from 0 to 1.
     Share,
     Abandoned,
@@ -220,15 +222,21 @@ pub(crate) fn shown(value: &Value) -> String {
 
 /// Converts sizes with units to bytes.
 pub(crate) fn with_sizes_in_bytes(mut file: Table) -> Table {
+    sections::sizes(&mut file).into_iter().for_each(to_bytes);
     for (key, _) in KEYS.iter().filter(|(_, kind)| matches!(kind, Kind::Size)) {
         let Some((section, name)) = key.split_once('.') else { continue };
         let section = file.get_mut(section).and_then(Value::as_table_mut);
-        let Some(value) = section.and_then(|section| section.get_mut(name)) else { continue };
-        if let Some(bytes) = value.as_str().and_then(size) {
-            *value = Value::Integer(bytes);
+        if let Some(value) = section.and_then(|section| section.get_mut(name)) {
+            to_bytes(value);
         }
     }
     file
+}
+
+fn to_bytes(value: &mut Value) {
+    if let Some(bytes) = value.as_str().and_then(size) {
+        *value = Value::Integer(bytes);
+    }
 }
 
 /// Converts a size to bytes, at most the largest number of TOML.
@@ -281,6 +289,7 @@ impl Kind {
                 value.as_array().is_some_and(|all| all.iter().all(|status| within(status, 400, 599)))
             }
             Self::OneOf(words) => value.as_str().is_some_and(|text| words.contains(&text)),
+            Self::Balance => value.as_str().is_some_and(|text| Balance::parse(text).is_some()),
             Self::Share => {
                 within(value, 0, 1) || value.as_float().is_some_and(|share| (0.0..=1.0).contains(&share))
             }
@@ -336,6 +345,9 @@ impl Kind {
             Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
             Self::Names => "expected a list of names, for example [\"utm_*\", \"id\"]",
             Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
+            Self::Balance => {
+                "expected one of \"round-robin\", \"least-connections\", \"power-of-two\", \"uri\", \"header:NAME\" and \"cookie:NAME\", with the name of a field or a cookie"
+            }
             Self::Share => "expected a share from 0 to 1, for example 0.01",
             Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",
         };

@@ -1,7 +1,7 @@
 //! Keys of the sections that a file can have several times, `[pool.NAME]` and `[[site]]`, and the
 //! values that they accept. Like [`crate::config::schema`], for nested sections.
 
-use toml::Value;
+use toml::{Table, Value};
 
 use crate::config::compress::BODY_BYTES_MAX;
 use crate::config::schema::{Kind, hint};
@@ -24,7 +24,7 @@ enum Key {
 
 const POOL: &[(&str, Key)] = &[
     ("servers", Key::Value(Kind::Servers)),
-    ("balance", Key::Value(Kind::OneOf(&["round-robin", "least-connections", "power-of-two", "uri"]))),
+    ("balance", Key::Value(Kind::Balance)),
     ("failures", Key::Value(Kind::Number(0, 1000))),
     ("eject", Key::Value(Kind::Number(1, 3600))),
     ("slow_start", Key::Value(Kind::Number(0, 3600))),
@@ -35,6 +35,18 @@ const POOL: &[(&str, Key)] = &[
     ("sticky_key", Key::Value(Kind::Text)),
     ("http2", Key::Value(Kind::OneOf(&["off", "auto", "on"]))),
     ("check", Key::Section(CHECK)),
+    ("outlier", Key::Section(OUTLIER)),
+    ("hedge", Key::Section(HEDGE)),
+];
+
+const HEDGE: &[(&str, Key)] =
+    &[("after_ms", Key::Value(Kind::Number(1, 60_000))), ("percent", Key::Value(Kind::Number(1, 50)))];
+
+const OUTLIER: &[(&str, Key)] = &[
+    ("times", Key::Value(Kind::Number(2, 1000))),
+    ("floor_ms", Key::Value(Kind::Number(0, 60_000))),
+    ("windows", Key::Value(Kind::Number(1, 100))),
+    ("responses", Key::Value(Kind::Number(4, 1024))),
 ];
 
 const CHECK: &[(&str, Key)] = &[
@@ -69,6 +81,10 @@ const ROUTE: &[(&str, Key)] = &[
     ("respond", Key::Section(RESPOND)),
     ("request_headers", Key::Section(HEADERS)),
     ("response_headers", Key::Section(HEADERS)),
+    ("timeouts", Key::Section(TIMEOUTS)),
+    ("retries", Key::Value(Kind::Number(0, 16))),
+    ("request_body", Key::Value(Kind::Size)),
+    ("access", Key::Section(ACCESS)),
     ("rate", Key::Section(RATE)),
     ("auth", Key::Section(AUTH)),
     ("auth_request", Key::Section(AUTH_REQUEST)),
@@ -92,6 +108,15 @@ const CACHE: &[(&str, Key)] = &[
     ("key_cookies", Key::Value(Kind::Names)),
     ("key_fields", Key::Value(Kind::Fields)),
 ];
+
+const TIMEOUTS: &[(&str, Key)] = &[
+    ("connect", Key::Value(Kind::Number(1, 86_400))),
+    ("origin", Key::Value(Kind::Number(1, 86_400))),
+    ("body", Key::Value(Kind::Number(1, 86_400))),
+    ("tunnel", Key::Value(Kind::Number(1, 86_400))),
+];
+
+const ACCESS: &[(&str, Key)] = &[("allow", Key::Value(Kind::Networks)), ("deny", Key::Value(Kind::Networks))];
 
 const AUTH_REQUEST: &[(&str, Key)] = &[("pool", Key::Value(Kind::Text)), ("path", Key::Value(Kind::Text))];
 
@@ -143,6 +168,34 @@ pub(crate) fn problems(name: &str, value: &Value) -> Option<Vec<String>> {
     Some(problems)
 }
 
+/// Returns the values of all keys for sizes.
+pub(crate) fn sizes(file: &mut Table) -> Vec<&mut Value> {
+    let mut found = Vec::new();
+    if let Some(sites) = file.get_mut("site") {
+        add_sizes(Key::List(SITE), sites, &mut found);
+    }
+    found
+}
+
+fn add_sizes<'v>(kind: Key, value: &'v mut Value, found: &mut Vec<&'v mut Value>) {
+    match (kind, value) {
+        (Key::Value(Kind::Size), value) => found.push(value),
+        (Key::List(keys), Value::Array(items)) => {
+            for item in items {
+                add_sizes(Key::Section(keys), item, found);
+            }
+        }
+        (Key::Section(keys), Value::Table(table)) => {
+            for (name, value) in table {
+                if let Some((_, kind)) = keys.iter().find(|(own, _)| own == name) {
+                    add_sizes(*kind, value, found);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 fn check(key: &str, kind: Key, value: &Value, problems: &mut Vec<String>) {
     let (form, keys) = match (kind, value) {
         (Key::Value(kind), value) => return problems.extend(kind.problem(key, value)),
@@ -186,8 +239,12 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in
-            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE, AUTH, CACHE].into_iter().flatten()
+        for (name, _) in [
+            POOL, CHECK, OUTLIER, HEDGE, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, TIMEOUTS, ACCESS, RATE,
+            AUTH, CACHE,
+        ]
+        .into_iter()
+        .flatten()
         {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),

@@ -8,7 +8,7 @@ use strait_http::target::{Authority, Uri};
 
 use crate::config::auth::UserFiles;
 use crate::config::check::refused;
-use crate::config::edge::{self, Check, Redirect, Respond};
+use crate::config::edge::{self, Balance, Check, Redirect, Respond};
 use crate::config::entry::Entry;
 use crate::config::error::Result;
 use crate::config::file::Config;
@@ -114,6 +114,12 @@ impl Table {
             }
             if let Some(why) = config.check.as_ref().and_then(why_no_check) {
                 self.problem(&format!("pool.{name}.check"), why);
+            }
+            if let Balance::Header(field) = &config.balance
+                && self.policies.forwarded.drops(field)
+            {
+                let why = "this field is dropped from every request (forwarded)";
+                self.problem(&format!("pool.{name}.balance"), why);
             }
             if let Some((key, why)) = sticky::why_not(config) {
                 self.problem(&format!("pool.{name}.{key}"), why);

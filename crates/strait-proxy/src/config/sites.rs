@@ -17,6 +17,7 @@ use crate::config::keys::KeyFields;
 use crate::config::limits::{GateLimits, ServerLimits};
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
+use crate::config::route_limits::RouteLimits;
 use crate::config::rules::{Guards, ResponseRules, Rules};
 use crate::config::server::Server;
 
@@ -76,6 +77,11 @@ impl<'a> Manner<'a> {
     /// Returns the rules for heads of responses.
     pub(crate) fn response(self) -> Option<&'a Arc<ResponseRules>> {
         self.rules?.response.as_ref()
+    }
+
+    /// Returns the limits of the route's requests.
+    pub(crate) fn limits(self) -> RouteLimits {
+        self.rules.map(|rules| rules.limits).unwrap_or_default()
     }
 
     /// Returns true if the cookie `name` may select the server, and may be set: rules that drop it
@@ -200,10 +206,11 @@ impl Sites {
         names.chain(with_rules).collect()
     }
 
-    /// Returns the limits and the users of all routes.
+    /// Returns the networks, the limits and the users of all routes.
     pub(crate) fn guards(&self) -> Guards {
         let rules = || self.targets.iter().filter_map(|route| route.rules.as_ref());
         Guards {
+            accesses: rules().filter_map(|rules| rules.access.clone()).collect(),
             limits: rules().filter_map(|rules| rules.rate.clone()).collect(),
             auths: rules().filter_map(|rules| rules.auth.clone()).collect(),
         }

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use strait_http::chunked::is_token;
 use strait_http::head::Request;
 
+use crate::config::cookie::cookies;
 use crate::config::edge;
 use crate::config::member::Member;
 use crate::config::server::Server;
@@ -48,13 +49,11 @@ impl Sticky {
     /// Returns the server that a request names. If it has several such cookies, as a page of
     /// another subdomain can set, the first known value counts.
     pub(crate) fn named(&self, request: &Request<'_>, members: &[Arc<Member>]) -> Option<Arc<Member>> {
-        let cookies = request.fields.all("cookie").flat_map(|field| field.value.split(|byte| *byte == b';'));
-        let of_name = |cookie: &[u8]| {
-            let value = cookie.trim_ascii().strip_prefix(self.name.as_bytes())?.strip_prefix(b"=")?;
+        let of_value = |value: &[u8]| {
             let is_named = |own: &&Arc<Member>| own.cookie.as_ref().is_some_and(|it| it.as_bytes() == value);
             members.iter().find(is_named)
         };
-        cookies.map(of_name).find_map(|named| named).cloned()
+        cookies(request, &self.name).find_map(of_value).cloned()
     }
 
     /// Returns the value of Set-Cookie that names a server.

@@ -35,8 +35,12 @@ pub(crate) enum Admission<'r> {
     Unverified(&'r BasicAuth, Credentials),
 }
 
-/// Decides about a client's request. The rate comes first: it limits attempts of passwords too.
+/// Decides about a client's request. The network comes first: a refused client takes no token. Then
+/// comes the rate: it limits attempts of passwords too.
 pub(crate) fn admission<'r>(rules: &'r Rules, request: &Request<'_>, client: IpAddr) -> Admission<'r> {
+    if rules.access.as_ref().is_some_and(|access| !access.admits(client)) {
+        return Admission::Denied(forbidden());
+    }
     let rate = rules.rate.as_ref().map(|rate| take(rate, request, client, Instant::now()));
     if let Some(Err(wait)) = rate {
         return Admission::Denied(too_many(wait));
@@ -82,6 +86,10 @@ pub(crate) async fn verify(
         Ok(true) => Ok(()),
         _ => Err(unauthorized(auth)),
     }
+}
+
+fn forbidden() -> Denial {
+    Denial { status: 403, why: "the route is not for this client's network", field_lines: Vec::new() }
 }
 
 fn unauthorized(auth: &BasicAuth) -> Denial {

@@ -75,7 +75,7 @@ impl Exchange<'_, '_> {
             trace,
             passes_trailers: false,
         };
-        let origin = (Origin::of(&resource, None, worker.now()), BodyFraming::None);
+        let origin = (Origin::of(&resource, &request, None, worker.now()), BodyFraming::None);
         let (settings, head) = (worker.settings(), worker.heads.take());
         let mut origin_request =
             OriginRequest::new(settings, head, &client_request, &uri, origin, Purpose::Bypass);

@@ -14,6 +14,7 @@ use strait_http::trailer::Trailers;
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
 use crate::config::member::Member;
+use crate::config::route_limits::RouteLimits;
 use crate::config::sites::Resource;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError};
@@ -56,6 +57,8 @@ pub(crate) struct Exchange<'a, 'b> {
     /// Permit of the client's gate to the origin, if it was taken already.
     pub(crate) client_permit: Option<Permit>,
     pub(crate) body: BodyFraming,
+    /// Limits of its route.
+    pub(crate) limits: RouteLimits,
     /// Chosen server of its pool: all requests of the exchange go to one server.
     pub(crate) chosen: RefCell<Option<Arc<Member>>>,
 }
@@ -157,7 +160,7 @@ impl Exchange<'_, '_> {
     /// Moves bytes between the client and an origin until both have finished.
     pub(crate) async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), SocketError> {
         let client = (&mut self.client.socket, &mut self.upload.buffer);
-        let idle_timeout = self.worker.settings().timeouts.tunnel;
+        let idle_timeout = self.limits.tunnel.unwrap_or(self.worker.settings().timeouts.tunnel);
         tunnel::run(self.worker.splicing(), idle_timeout, client, origin).await
     }
 
@@ -168,7 +171,8 @@ impl Exchange<'_, '_> {
     ) -> Result<(), OriginError> {
         let (server, client) = (&origin_request.origin.server, origin_request.client);
         let _load = origin_request.origin.waiting();
-        let permit = enter_as_client(&self.worker.upstream(), server, client).await;
+        let upstream = self.worker.upstream().with_limits(self.limits);
+        let permit = enter_as_client(&upstream, server, client).await;
         self.client_permit = Some(permit.inspect_err(|_| origin_request.origin.note_refused())?);
         Ok(())
     }

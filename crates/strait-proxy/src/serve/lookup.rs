@@ -62,7 +62,7 @@ pub(crate) async fn answer(
     let is_alone = exchange.options.is_head
         || wanted.directives.no_store
         || has_other_expectation(&exchange.request.fields);
-    let head_wait = HEAD_WAIT.min(worker.settings().timeouts.origin);
+    let head_wait = HEAD_WAIT.min(exchange.limits.origin.unwrap_or(worker.settings().timeouts.origin));
     let mut attempt = Attempt { lookups: 0, is_alone, is_hit_for_miss: false, variant: None, head_wait };
     let mut state = Lookup::Again;
     loop {

@@ -195,7 +195,7 @@ impl Assembly<'_> {
             let next = if let Some(piece) = piece.take().filter(|piece| piece.has(at)) {
                 piece
             } else {
-                let mut wait = worker.settings().timeouts.origin;
+                let mut wait = exchange.limits.origin.unwrap_or(worker.settings().timeouts.origin);
                 let next = self.find_or_request(exchange, at..range.end, &mut wait).await;
                 next.map_err(|_| SocketError::Closed)?
             };

@@ -164,10 +164,6 @@ pub(crate) fn route<'b>(
     is_encrypted: bool,
     path: &'b OnceCell<String>,
 ) -> Result<Route<'b>, Refusal> {
-    let most = settings.request_body_max;
-    if matches!(body, BodyFraming::Length(length) if length > most) {
-        return Err(too_long(most));
-    }
     let target = Target::parse(request.method, request.target).map_err(malformed)?;
     // Host is checked for every form of the target, but names the server only for a path (RFC 9112,
     // section 3.2.2).

@@ -17,8 +17,8 @@ use crate::observe::access::ClientSocket;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup;
 use crate::serve::response::ResponseOptions;
-use crate::serve::route::Route;
-use crate::upstream::upload::Upload;
+use crate::serve::route::{Bypass, Route, too_long};
+use crate::upstream::upload::{BodyLimits, Upload};
 
 /// Request with its body's framing and its route.
 #[derive(Debug)]
@@ -50,8 +50,12 @@ pub(crate) async fn run(
     let is_expected = body != BodyFraming::None
         && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
     let takes_interim = request.version >= Version::Http11;
-    let most = worker.settings().request_body_max;
-    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
+    let (settings, limits) = (worker.settings(), manner.limits());
+    let body_limits = BodyLimits {
+        bytes: limits.request_body.unwrap_or(settings.request_body_max),
+        time: limits.body.unwrap_or(settings.timeouts.body),
+    };
+    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, body_limits);
     let mut exchange = Exchange {
         worker,
         client,
@@ -62,9 +66,14 @@ pub(crate) async fn run(
         options,
         client_permit: None,
         body,
+        limits,
         chosen: RefCell::default(),
     };
+    let is_too_long = matches!(body, BodyFraming::Length(length) if length > body_limits.bytes);
     let done = match route {
+        // The network, the rate or a wrong password of the client comes first.
+        Ok(Route::Bypass(bypass @ Bypass::Denied(..))) => Box::pin(exchange.bypass(bypass)).await,
+        Ok(_) if is_too_long => Err(too_long(body_limits.bytes).into()),
         Ok(Route::Cache(resource)) => lookup::answer(&mut exchange, &resource).await,
         Ok(Route::Bypass(bypass)) => Box::pin(exchange.bypass(bypass)).await,
         Err(refusal) => Err(refusal.into()),

@@ -1,7 +1,7 @@
 //! Sends a request to an origin and reads the head of its response.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strait_http::Malformed;
 use strait_http::forward::keeps_alive;
@@ -15,6 +15,7 @@ use crate::io::framing::Framed;
 use crate::io::head::{Heads, write_interim};
 use crate::io::socket::{Socket, SocketError};
 use crate::upstream::error::{Failure, FetchError, OriginError, of_connection};
+use crate::upstream::hedge::fetch_hedged;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream, enter};
@@ -58,13 +59,14 @@ pub(crate) async fn fetch(
     request: &mut OriginRequest,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
+    let upstream = &upstream.with_limits(request.origin.limits);
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
         if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
             return Err(request.origin.no_server(upstream.clock.now()).into());
         }
-        request.origin.await_service(upstream.settings.timeouts.connect, upstream.clock.now()).await;
+        request.origin.await_service(upstream.connect_timeout(), upstream.clock.now()).await;
         let load = request.origin.load();
         let permits = request.take_permits();
         let server = &request.origin.server;
@@ -84,10 +86,11 @@ pub(crate) async fn fetch(
             }
             Ok(connection) => {
                 let own = client.as_mut().map(Client::reborrow);
-                match fetch_on(upstream, connection, request, own, is_repeatable).await {
+                match fetch_from_one(upstream, connection, request, own, has_body).await {
                     Ok(mut incoming) => {
                         request.origin.note_success(upstream.clock.now());
-                        incoming.connection.load = load;
+                        // A hedged request has its own.
+                        incoming.connection.load = incoming.connection.load.take().or(load);
                         incoming.set_cookie = request.origin.set_cookie();
                         return Ok(incoming);
                     }
@@ -111,9 +114,31 @@ pub(crate) async fn fetch(
     }
 }
 
+/// Sends a request on a connection to its server, maybe also to another one, and notes the time to
+/// the head of the response.
+async fn fetch_from_one(
+    upstream: &Upstream<'_>,
+    connection: Box<Connection>,
+    request: &mut OriginRequest,
+    client: Option<Client<'_>>,
+    has_body: bool,
+) -> Result<Box<Incoming>, FetchError> {
+    if !has_body && request.origin.is_hedged() && request.may_be_hedged() {
+        return Box::pin(fetch_hedged(upstream, connection, request, client)).await;
+    }
+    // With a body the client decides how long it takes.
+    let begun = (!has_body && request.origin.notes_times()).then(Instant::now);
+    let is_repeatable = is_idempotent(request.method()) && !has_body;
+    let fetched = fetch_on(upstream, connection, request, client, is_repeatable).await;
+    if let (Ok(_), Some(begun)) = (&fetched, begun) {
+        request.origin.note_time(begun.elapsed(), upstream.clock.now());
+    }
+    fetched
+}
+
 /// Sends a request on a connection. The origin may close an idle connection at the same moment, so
 /// a repeatable request is repeated on a new one (RFC 9112, section 9.3.1).
-async fn fetch_on(
+pub(super) async fn fetch_on(
     upstream: &Upstream<'_>,
     mut connection: Box<Connection>,
     request: &OriginRequest,
@@ -303,7 +328,7 @@ async fn exchange_on_stream(
             _ = connection.socket.readable(UPLOAD_MAX) => {
                 // The rest of an early response may follow the body as well.
                 let origin = &mut connection.socket;
-                origin.idle_timeout = origin.idle_timeout.max(upstream.settings.timeouts.tunnel);
+                origin.idle_timeout = origin.idle_timeout.max(upstream.tunnel_timeout());
             }
             ended = uploading.ended() => ended?,
         }

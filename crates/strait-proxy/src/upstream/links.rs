@@ -144,7 +144,7 @@ pub(super) async fn connection(
         return open(upstream, server, slot, http2).await;
     }
     let turn = upstream.links.borrow_mut().turn(server);
-    let waited = timeout(upstream.settings.timeouts.connect, turn.lock()).await;
+    let waited = timeout(upstream.connect_timeout(), turn.lock()).await;
     let found = upstream.links.borrow_mut().take(upstream, server);
     let is_http1 = http2 == OriginHttp2::Auto && upstream.links.borrow().is_http1(server);
     let connected = match (waited, found) {
@@ -183,7 +183,7 @@ async fn open(
         && let Some(link) = connection.socket.link_to_origin()
     {
         let mut unready = Unready(Some(link.clone()));
-        let settings = timeout(upstream.settings.timeouts.connect, link.settings()).await;
+        let settings = timeout(upstream.connect_timeout(), link.settings()).await;
         settings
             .map_err(|_| OriginError::ConnectTimedOut)?
             .map_err(|violation| violation.map_or(OriginError::Closed, OriginError::Http2))?;
@@ -238,7 +238,7 @@ fn of_stream(
     (link, address): (Link, Option<SocketAddr>),
     slot: Slot,
 ) -> Box<Connection> {
-    let socket = Socket::of_origin(OriginStream::new(link), upstream.settings.timeouts.origin);
+    let socket = Socket::of_origin(OriginStream::new(link), upstream.origin_timeout());
     Box::new(Connection {
         socket,
         buffer: Buffer::default(),

@@ -4,6 +4,7 @@ pub(crate) mod background;
 pub(crate) mod dns;
 pub(crate) mod error;
 pub(crate) mod fetch;
+pub(crate) mod hedge;
 pub(crate) mod incoming;
 pub(crate) mod links;
 pub(crate) mod origin;

@@ -2,15 +2,18 @@
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 use strait_http::head::Request;
 use tokio::time::timeout;
 
-use crate::config::edge::OriginHttp2;
+use crate::config::cookie::cookies;
+use crate::config::edge::{Balance, OriginHttp2};
 use crate::config::member::{Load, Member};
 use crate::config::pool::ServerPool;
+use crate::config::route_limits::RouteLimits;
 use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::gate::Client;
@@ -20,6 +23,8 @@ use crate::upstream::error::{Failure, OriginError};
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) server: Server,
+    /// Limits of the route.
+    pub(crate) limits: RouteLimits,
     choice: Option<Choice>,
 }
 
@@ -27,14 +32,16 @@ pub(crate) struct Origin {
 #[derive(Clone, Debug)]
 struct Choice {
     pool: Arc<ServerPool>,
-    /// Hash of the URI, if the choice depends on it.
-    hash: u64,
+    /// Hash of the part of the request by which the pool chooses, if it has that part.
+    hash: Option<u64>,
     /// Present server.
     member: Arc<Member>,
     /// Servers so far, the present one included.
     tried: SmallVec<[Arc<Member>; 4]>,
     /// Number of other addresses of a name among them, which do not count as attempts.
     siblings: usize,
+    /// Servers that the request is sent to, if the ones before fail.
+    attempts: usize,
     /// First failure after the request was sent.
     suspect: Option<Suspect>,
     /// Server that the client's cookie names, if the pool is sticky for the request.
@@ -65,21 +72,28 @@ struct Suspect {
 
 impl Origin {
     /// Returns the server of a resource: `chosen` of its pool, or another one if that is down.
-    pub(crate) fn of(resource: &Resource<'_>, chosen: Option<Arc<Member>>, now: u64) -> Self {
+    pub(crate) fn of(
+        resource: &Resource<'_>,
+        request: &Request<'_>,
+        chosen: Option<Arc<Member>>,
+        now: u64,
+    ) -> Self {
+        let limits = resource.manner.limits();
         let Some(pool) = resource.pool else {
-            return Self { server: Server::of(&resource.uri), choice: None };
+            return Self { server: Server::of(&resource.uri), limits, choice: None };
         };
-        let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
+        let hash = hash_of(pool.balance(), resource, request);
         let chosen = chosen.filter(|member| !member.is_out() && !member.is_gone());
         let chosen = chosen.or_else(|| pool.choose(now, hash, &[]));
         // A pool has at least one server. Without one, the client's host must not take its place.
         let Some(member) = chosen.or_else(|| pool.members().first().cloned()) else {
-            return Self { server: Server::none(), choice: None };
+            return Self { server: Server::none(), limits, choice: None };
         };
         let (server, tried) = (member.server.clone(), smallvec![member.clone()]);
         let (pool, suspect, sticky) = (pool.clone(), None, None);
-        let choice = Choice { pool, hash, member, tried, siblings: 0, suspect, sticky };
-        Self { server, choice: Some(choice) }
+        let attempts = limits.retries.map_or(pool.attempts, |retries| retries as usize + 1);
+        let choice = Choice { pool, hash, member, tried, siblings: 0, attempts, suspect, sticky };
+        Self { server, limits, choice: Some(choice) }
     }
 
     /// Returns the server for a client's request: `chosen`, that of its cookie, or another one.
@@ -92,11 +106,11 @@ impl Origin {
         let sticky = resource.pool.and_then(|pool| Some((pool, pool.sticky.as_ref()?)));
         let Some((pool, sticky)) = sticky.filter(|(_, sticky)| resource.manner.may_be_sticky(&sticky.name))
         else {
-            return Self::of(resource, chosen, now);
+            return Self::of(resource, request, chosen, now);
         };
         let named = sticky.named(request, &pool.members());
         let stuck = named.clone().filter(|member| pool.may_stick(member, now));
-        let mut origin = Self::of(resource, chosen.or(stuck), now);
+        let mut origin = Self::of(resource, request, chosen.or(stuck), now);
         if let Some(choice) = &mut origin.choice {
             choice.sticky = Some(Named(named));
         }
@@ -199,6 +213,65 @@ impl Origin {
         }
     }
 
+    /// Returns true if its pool compares the times of its servers.
+    pub(crate) fn notes_times(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.has_outliers())
+    }
+
+    /// Notes the time from the request to the head of the response.
+    pub(crate) fn note_time(&self, time: Duration, now: u64) {
+        if let Some(choice) = &self.choice {
+            choice.pool.note_time(&choice.member, time, now);
+        }
+    }
+
+    /// Returns the time after which a request is also sent to another server, and adds its share to
+    /// the budget of the pool. `None` for a request that its client's cookie binds to the server.
+    pub(crate) fn hedge_after(&self) -> Option<Duration> {
+        let Choice { pool, member, sticky, .. } = self.choice.as_ref()?;
+        let hedge = pool.hedge.as_ref()?;
+        let named = sticky.as_ref().and_then(|Named(named)| named.as_ref());
+        if named.is_some_and(|named| named.is_same(member)) {
+            return None;
+        }
+        hedge.earn();
+        Some(hedge.after)
+    }
+
+    /// Returns true if requests to the pool are hedged.
+    pub(crate) fn is_hedged(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.hedge.is_some())
+    }
+
+    /// Chooses another server that gets requests, if the budget of the pool allows one more. No
+    /// backup is asked beside a server that is none.
+    pub(crate) fn hedge(&self, now: u64) -> Option<Self> {
+        let Choice { pool, hash, member, tried, .. } = self.choice.as_ref()?;
+        let next = pool.choose(now, *hash, tried)?;
+        if next.is_out() || next.is_ejected(now) || next.tier > member.tier {
+            return None;
+        }
+        if !pool.hedge.as_ref()?.spend() {
+            member.state.hedges_refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        next.state.hedged.fetch_add(1, Ordering::Relaxed);
+        let mut other = self.clone();
+        other.server = next.server.clone();
+        if let Some(choice) = &mut other.choice {
+            choice.tried.push(next.clone());
+            choice.member = next;
+        }
+        Some(other)
+    }
+
+    /// Counts a hedged request that the server has answered first.
+    pub(crate) fn note_hedge_won(&self) {
+        if let Some(member) = self.member() {
+            member.state.hedges_won.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Notes an error of the server at a request of `client`. Returns true if the request now goes
     /// to another server of the pool.
     pub(crate) fn fail_over(&mut self, now: u64, client: Client, failure: &Failure) -> bool {
@@ -283,7 +356,7 @@ impl Choice {
 
     /// Moves on to a server that was not tried, and gets requests.
     fn next(&mut self, now: u64) -> Option<Server> {
-        if self.tried.len() >= self.pool.attempts + self.siblings {
+        if self.tried.len() >= self.attempts + self.siblings {
             return None;
         }
         let next = self.pool.choose(now, self.hash, &self.tried)?;
@@ -296,18 +369,31 @@ impl Choice {
     }
 }
 
-fn hash_of(resource: &Resource<'_>) -> u64 {
-    let mut key = String::new();
-    resource.write_key(&mut key);
-    strait_store::hash_of(key.as_bytes())
+/// Returns the hash of the part of a request by which a balance chooses; `None` if there is none.
+/// It is the same in all proxies and after a restart.
+fn hash_of(balance: &Balance, resource: &Resource<'_>, request: &Request<'_>) -> Option<u64> {
+    let key = match balance {
+        Balance::RoundRobin | Balance::LeastConnections | Balance::PowerOfTwo => return None,
+        Balance::Uri => {
+            let mut key = String::new();
+            resource.write_key(&mut key);
+            key.into_bytes()
+        }
+        Balance::Header(name) => {
+            let lines: Vec<_> = request.fields.all(name).map(|field| field.value).collect();
+            lines.join(&b'\n')
+        }
+        Balance::Cookie(name) => cookies(request, name).next().unwrap_or_default().to_vec(),
+    };
+    (!key.is_empty()).then(|| strait_store::hash_of(&key))
 }
 
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::atomic::Ordering;
 
     use rustix::io::Errno;
+    use strait_http::head;
     use strait_http::target::Uri;
 
     use super::*;
@@ -330,7 +416,8 @@ mod tests {
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {
         let uri = Uri::parse("http://a/").unwrap();
         let chosen = Some(pool.members()[chosen].clone());
-        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, chosen, 100)
+        let (request, _) = head::request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap();
+        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, &request, chosen, 100)
     }
 
     /// Returns the position of the server in its pool.

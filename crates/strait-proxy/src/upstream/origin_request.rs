@@ -197,6 +197,16 @@ impl OriginRequest {
         }
     }
 
+    /// Returns true if it may be sent to two servers: it asks for nothing but a response.
+    pub(crate) fn may_be_hedged(&self) -> bool {
+        matches!(self.method(), "GET" | "HEAD") && !self.is_upgrade
+    }
+
+    /// Returns the same request for another server of the pool, if the budget allows one more.
+    pub(crate) fn hedge(&self, now: u64) -> Option<Self> {
+        Some(Self { origin: self.origin.hedge(now)?, ..self.again() })
+    }
+
     /// Returns the same request without permits.
     pub(crate) fn again(&self) -> Self {
         let (origin, head) = (self.origin.clone(), self.head.clone());

@@ -18,6 +18,7 @@ use tokio::time::{timeout, timeout_at};
 
 use crate::config::edge::OriginHttp2;
 use crate::config::member::Load;
+use crate::config::route_limits::RouteLimits;
 use crate::config::server::Server;
 use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
@@ -37,6 +38,8 @@ use crate::upstream::links::{self, Abuses, Links};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Upstream<'a> {
     pub(crate) settings: &'a Settings,
+    /// Limits of the request's route.
+    pub(crate) limits: RouteLimits,
     pub(crate) clock: &'a Clock,
     /// Idle connections.
     pub(crate) pool: &'a RefCell<Pool>,
@@ -60,6 +63,26 @@ pub(crate) struct Upstream<'a> {
 }
 
 impl<'a> Upstream<'a> {
+    /// Returns the same view for a request with limits of its route.
+    pub(crate) fn with_limits(self, limits: RouteLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Returns the time limit of connecting to a server.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.limits.connect.unwrap_or(self.settings.timeouts.connect)
+    }
+
+    /// Returns the time limit of a server that sends nothing.
+    pub(crate) fn origin_timeout(&self) -> Duration {
+        self.limits.origin.unwrap_or(self.settings.timeouts.origin)
+    }
+
+    /// Returns the time limit of a stream of messages without traffic.
+    pub(crate) fn tunnel_timeout(&self) -> Duration {
+        self.limits.tunnel.unwrap_or(self.settings.timeouts.tunnel)
+    }
+
     pub(crate) fn splicing(&self) -> Splicing<'a> {
         Splicing { pipes: self.pipes, transfer: &self.settings.transfer }
     }
@@ -150,6 +173,7 @@ impl Pool {
             self.count -= 1;
             let is_allowed = connection.address.is_none_or(|address| may_reach(settings, address.ip()));
             if is_allowed && since.elapsed() < idle_timeout && connection.socket.is_quiet() {
+                connection.socket.idle_timeout = upstream.origin_timeout();
                 return Some(connection);
             }
         }
@@ -214,7 +238,7 @@ impl Connection {
         let tcp = connect(upstream, server).await?;
         upstream.opened.add(1);
         let address = tcp.peer_addr().ok();
-        let mut socket = Socket::new(tcp, upstream.settings.timeouts.origin);
+        let mut socket = Socket::new(tcp, upstream.origin_timeout());
         let is_http2 = match server {
             Server::Tcp { host, is_tls: true, .. } => {
                 Box::pin(shake_hands(upstream, host, &mut socket, http2)).await?
@@ -303,7 +327,7 @@ pub(crate) async fn enter(
     (client_permit, origin_permit): (Option<Permit>, Option<Permit>),
 ) -> Result<Slot, OriginError> {
     let own = upstream.gates.patience(server);
-    let deadline = tokio::time::Instant::now() + own.unwrap_or(upstream.settings.timeouts.connect);
+    let deadline = tokio::time::Instant::now() + own.unwrap_or(upstream.connect_timeout());
     let client_permit = match client_permit {
         Some(permit) => permit,
         None => enter_as_client_until(upstream, server, client, deadline).await?,
@@ -322,7 +346,7 @@ pub(crate) async fn enter_as_client(
     server: &Server,
     client: Client,
 ) -> Result<Permit, OriginError> {
-    let patience = upstream.gates.patience(server).unwrap_or(upstream.settings.timeouts.connect);
+    let patience = upstream.gates.patience(server).unwrap_or(upstream.connect_timeout());
     let deadline = tokio::time::Instant::now() + patience;
     enter_as_client_until(upstream, server, client, deadline).await
 }
@@ -346,7 +370,7 @@ async fn shake_hands(
     let failed = |error| OriginError::Tls { host: host.clone(), error };
     let settings = upstream.settings;
     let tls = tls::connect(&settings.tls, host, http2).map_err(|error| failed(io::Error::other(error)))?;
-    socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
+    socket.secure(tls, upstream.connect_timeout()).await.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => OriginError::ConnectTimedOut,
         _ => failed(error),
     })
@@ -354,7 +378,7 @@ async fn shake_hands(
 
 /// Connects to a server.
 async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, OriginError> {
-    let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
+    let deadline = tokio::time::Instant::now() + upstream.connect_timeout();
     match server {
         Server::Tcp { port, address: Some(address), .. } => {
             connect_to_address(upstream, SocketAddr::new(*address, *port), deadline).await

@@ -1,11 +1,10 @@
 //! Body of a client's request, on its way to the origin.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strait_http::framing::BodyFraming;
 use strait_http::trailer::Trailers;
 
-use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError, SentBytes};
 use crate::io::framing::{Framed, Piece, TOO_LONG};
@@ -17,12 +16,20 @@ use crate::upstream::pool::Upstream;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// Limits of the body of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimits {
+    /// Maximum of data bytes.
+    pub(crate) bytes: u64,
+    /// Time for all of them.
+    pub(crate) time: Duration,
+}
+
 /// Body of a request.
 #[derive(Debug)]
 pub(crate) struct Upload {
     framed: Framed,
-    /// Maximum of data bytes.
-    most: u64,
+    limits: BodyLimits,
     /// Pace so far, if bytes were read ahead, and the start of the body.
     pace: Option<(Pace, Instant)>,
     /// Bytes after the request's head; at the end, bytes after its body.
@@ -42,13 +49,13 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// Body of a request with at most `most` bytes of data; `rest` was read with the head.
+    /// Body of a request with these limits; `rest` was read with the head.
     pub(crate) fn new(
         body: BodyFraming,
         rest: &[u8],
         is_expected: bool,
         takes_interim: bool,
-        most: u64,
+        limits: BodyLimits,
     ) -> Self {
         let mut buffer = Buffer::default();
         if !rest.is_empty() {
@@ -59,14 +66,14 @@ impl Upload {
         // The client has not waited if bytes of the body are here.
         let is_expected = is_expected && has_body && rest.is_empty();
         Self {
-            framed: Framed::limited(body, most),
-            most,
+            framed: Framed::limited(body, limits.bytes),
+            limits,
             pace: None,
             buffer,
             is_expected,
             was_continued: false,
             takes_interim,
-            whole: Framed::limited(body, most),
+            whole: Framed::limited(body, limits.bytes),
             sent: SentBytes::default(),
             is_back: false,
         }
@@ -177,7 +184,7 @@ impl Upload {
                     len
                 }
                 Ok(Piece::Framing(len) | Piece::Trailer(len)) => len,
-                Err(TOO_LONG) => return Err(FetchError::TooLong(self.most)),
+                Err(TOO_LONG) => return Err(FetchError::TooLong(self.limits.bytes)),
                 Err(error) => return Err(FetchError::Request(error)),
             };
             bytes = &bytes[len..];
@@ -187,8 +194,8 @@ impl Upload {
     /// Returns the pace that the body must keep, and its start.
     pub(super) fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
         let settings = upstream.settings;
-        let Limits { body_grace, body, .. } = settings.timeouts;
-        let new = || (Pace::new(body_grace, settings.request_body_rate, body), Instant::now());
+        let (grace, rate) = (settings.timeouts.body_grace, settings.request_body_rate);
+        let new = || (Pace::new(grace, rate, self.limits.time), Instant::now());
         self.pace.unwrap_or_else(new)
     }
 
@@ -216,7 +223,7 @@ impl Upload {
             Ok(_) => Ok(true),
             // The origin may have responded before it closed.
             Err(ForwardError::Receiver(SocketError::Answered | SocketError::Closed)) => Ok(false),
-            Err(error) => Err(unsent(error, upstream.settings.request_body_max)),
+            Err(error) => Err(unsent(error, self.limits.bytes)),
         }
     }
 
@@ -234,7 +241,7 @@ impl Upload {
         match forward::copied_body(from, origin, form).await {
             // The response has the reason.
             Ok(_) | Err(ForwardError::Receiver(_)) => Ok(()),
-            Err(error) => Err(unsent(error, self.most)),
+            Err(error) => Err(unsent(error, self.limits.bytes)),
         }
     }
 

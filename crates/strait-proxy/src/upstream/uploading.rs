@@ -35,12 +35,11 @@ impl Uploading {
         let mut client = client.split_request().filter(|_| upload.has_body())?;
         let mut origin_end = origin.split_to_origin()?;
         let mut upload = upload.take();
-        let settings = upstream.settings;
         if upload.is_of_known_length() {
             client.pace = Some(upload.begun(upstream));
         } else {
             // Messages of a stream have no pace. The response has the time of a stream as well.
-            let patience = settings.timeouts.tunnel;
+            let patience = upstream.tunnel_timeout();
             (client.idle_timeout, origin.idle_timeout) = (patience, patience);
             origin_end.idle_timeout = patience;
         }

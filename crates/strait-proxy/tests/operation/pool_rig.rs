@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use lab::wait_until;
 use serde_json::Value;
@@ -22,11 +23,16 @@ pub(crate) enum Mode {
     Hang,
     /// It answers once it has another mode.
     Hold,
+    /// It answers after 40 ms.
+    Slow,
     Reset,
     Garbage,
     /// Its socket is closed.
     Dead,
 }
+
+/// Time that a slow server takes.
+const SLOW: Duration = Duration::from_millis(40);
 
 /// Bytes of the response to `/long`: enough for splice.
 pub(crate) const LONG: usize = 300_000;
@@ -140,12 +146,17 @@ fn serve(stream: &TcpStream, name: &str, mode: &Mutex<Mode>, asked: &AtomicUsize
             Some("/targeted") => "no-store\r\nCDN-Cache-Control: max-age=10",
             _ => "no-store",
         };
+        if *mode.lock().unwrap() == Mode::Slow {
+            thread::sleep(SLOW);
+        }
         if !wait_until(LIMIT, || *mode.lock().unwrap() != Mode::Hold) {
             return;
         }
         let answer = match *mode.lock().unwrap() {
-            Mode::Answer if head.contains(" /unchanged ") => "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
-            Mode::Answer => {
+            Mode::Answer | Mode::Slow if head.contains(" /unchanged ") => {
+                "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned()
+            }
+            Mode::Answer | Mode::Slow => {
                 let body = if head.contains(" /long ") { "x".repeat(LONG) } else { "ok".to_owned() };
                 format!(
                     "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nCache-Control: {control}\r\nX-Server: {name}\r\n\r\n{body}",

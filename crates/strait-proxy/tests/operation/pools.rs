@@ -60,6 +60,44 @@ fn uri_has_its_server() {
 }
 
 #[test]
+fn value_of_a_field_or_a_cookie_has_its_server() {
+    for (balance, field) in [("header:X-User", "X-User: "), ("cookie:session", "Cookie: a=b; session=")] {
+        let servers = [Server::start(), Server::start(), Server::start()];
+        let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
+        let rig = Rig::start(&all, &format!("balance = \"{balance}\""), "");
+        let of = |fields: &str, number: usize| {
+            // The load of the request before counts until its connection is idle.
+            let answer = rig.ask(&format!("GET /{number} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+            answer.field("x-server").unwrap().to_owned()
+        };
+        let value = |user: usize| format!("{field}user-{user}\r\n");
+        let first: Vec<_> = (0..30).map(|user| of(&value(user), user)).collect();
+        let second: Vec<_> = (0..30).map(|user| of(&value(user), 99)).collect();
+        assert_eq!(first, second, "{balance}");
+        assert!(servers.iter().all(|server| first.contains(&server.name)), "{balance}: {first:?}");
+        // Other fields, and an empty value, choose no server.
+        let without: Vec<_> = (0..30).map(|at| of(["", "Cookie: a=b\r\nX-User:\r\n"][at % 2], 0)).collect();
+        assert!(servers.iter().all(|server| without.contains(&server.name)), "{balance}: {without:?}");
+    }
+}
+
+#[test]
+fn wrong_balances_are_named() {
+    for (balance, expected) in [
+        ("header:", "pool.a.balance = \"header:\": expected one of"),
+        ("header:a b", "\"header:NAME\" and \"cookie:NAME\", with the name of a field or a cookie"),
+        ("header:X-Forwarded-For", "pool.a.balance: this field is dropped from every request (forwarded)"),
+    ] {
+        let toml = format!(
+            "[pool.a]\nservers = [\"a:1\"]\nbalance = \"{balance}\"\n[[site]]\nroute = [{{ pool = \"a\" }}]"
+        );
+        let error =
+            Config::from_toml(&toml).and_then(|config| config.check()).expect_err(balance).to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{balance}: {error}");
+    }
+}
+
+#[test]
 fn killed_server_fails_no_idempotent_request() {
     const EACH: usize = 100;
     let servers = [Server::start(), Server::start(), Server::start()];
@@ -119,6 +157,45 @@ fn faulty_server_is_ejected_and_comes_back() {
         }
         assert_eq!(bad.asked(), asked + 2, "{mode:?}");
     }
+}
+
+#[test]
+fn server_that_is_far_slower_than_the_others_is_ejected() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let [slow, ..] = &servers;
+    let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
+    let rules = "outlier = { times = 2, floor_ms = 20, windows = 2, responses = 4 }";
+    let rig = Rig::start(&all, rules, "");
+    slow.become_mode(Mode::Slow);
+    let mut client = rig.client();
+    let mut ejected = |number: u64| {
+        let is_ejected = || {
+            assert_eq!(client.get("/x").status(), 200);
+            rig.status(slow)["slow_ejections"] == number
+        };
+        assert!(wait_until(LIMIT, is_ejected), "{}", rig.status(slow));
+    };
+    ejected(1);
+    let status = rig.status(slow);
+    assert_eq!(
+        (&status["is_ejected"], &status["failures"], &status["ejections"]),
+        (&true.into(), &0.into(), &0.into())
+    );
+    let asked = slow.asked();
+    (0..9).for_each(|_| assert_eq!(rig.client().get("/x").status(), 200));
+    assert_eq!(slow.asked(), asked);
+    let line =
+        format!("server_ejections_total{{pool=\"p\",server=\"{}\",reason=\"latency\"}} 1\n", slow.text);
+    assert!(rig.metrics().contains(&line), "{}", rig.metrics());
+    // It comes back, and is ejected for twice as long.
+    rig.clock.advance(10);
+    ejected(2);
+    rig.clock.advance(19);
+    assert_eq!(rig.status(slow)["is_ejected"], true);
+    slow.become_mode(Mode::Answer);
+    rig.clock.advance(1);
+    (0..9).for_each(|_| assert_eq!(rig.client().get("/x").status(), 200));
+    assert!(slow.asked() > asked);
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! Latency outliers: finds a server with responses that begin far later than those of the others.
+//! Without I/O and without a clock.
+//!
+//! A window is a fixed number of responses of one server. A server is an outlier if the median of
+//! its time to a head, in a number of consecutive windows, is above a floor and a multiple of the
+//! median of the other servers. [`crate::config::pool`] notes times and ejects.
+
+use std::time::Duration;
+
+use crate::config::edge;
+
+/// Rules for outliers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutlierRules {
+    /// Multiple of the others' median.
+    times: u32,
+    /// Median in microseconds up to which no server is an outlier.
+    floor_us: u32,
+    /// Consecutive windows.
+    windows: u32,
+    /// Responses of a window.
+    responses: usize,
+}
+
+/// Times of the responses of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Latency {
+    /// Times of the present window in microseconds.
+    times_us: Vec<u32>,
+    /// Median of the last complete window.
+    median_us: Option<u32>,
+    /// Consecutive windows in which the server was too slow.
+    slow: u32,
+}
+
+/// Judgement of a complete window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// No window is complete, or the others have none.
+    None,
+    Usual,
+    Slow,
+    /// So many windows were slow that the server is an outlier.
+    Outlier,
+}
+
+impl OutlierRules {
+    pub(crate) fn new(config: &edge::Outlier) -> Self {
+        Self {
+            times: config.times,
+            floor_us: config.floor_ms.saturating_mul(1000),
+            windows: config.windows,
+            responses: config.responses as usize,
+        }
+    }
+}
+
+impl Latency {
+    /// Adds a time. Returns the median of the window that it completes.
+    pub(crate) fn add(&mut self, rules: OutlierRules, time: Duration) -> Option<u32> {
+        self.times_us.push(u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
+        if self.times_us.len() < rules.responses {
+            return None;
+        }
+        self.median_us = median(&mut self.times_us);
+        self.times_us.clear();
+        self.median_us
+    }
+
+    /// Returns the median of the last complete window.
+    pub(crate) fn median_us(&self) -> Option<u32> {
+        self.median_us
+    }
+
+    /// Judges a window by its median and those of the other servers.
+    pub(crate) fn judge(&mut self, rules: OutlierRules, own_us: u32, others_us: &mut [u32]) -> Judgement {
+        let Some(usual_us) = median(others_us) else { return Judgement::None };
+        if own_us <= rules.floor_us || u64::from(own_us) <= u64::from(usual_us) * u64::from(rules.times) {
+            self.slow = 0;
+            return Judgement::Usual;
+        }
+        self.slow = self.slow.saturating_add(1);
+        if self.slow < rules.windows { Judgement::Slow } else { Judgement::Outlier }
+    }
+
+    /// Forgets the times, but not the slow windows: after its return, the next slow window makes
+    /// the server an outlier again.
+    pub(crate) fn forget_times(&mut self) {
+        self.times_us.clear();
+        self.median_us = None;
+    }
+}
+
+/// Returns the upper median, so that of two other servers the slower one counts.
+fn median(times_us: &mut [u32]) -> Option<u32> {
+    let middle = times_us.len() / 2;
+    if times_us.is_empty() {
+        return None;
+    }
+    Some(*times_us.select_nth_unstable(middle).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: OutlierRules = OutlierRules { times: 5, floor_us: 1000, windows: 3, responses: 5 };
+
+    /// Adds a window with these times in milliseconds, and judges it.
+    fn window(latency: &mut Latency, times_ms: [u64; 5], others_us: &[u32]) -> Judgement {
+        let medians: Vec<_> =
+            times_ms.iter().filter_map(|ms| latency.add(RULES, Duration::from_millis(*ms))).collect();
+        assert_eq!(medians.len(), 1);
+        latency.judge(RULES, medians[0], &mut others_us.to_vec())
+    }
+
+    #[test]
+    fn outlier_is_slow_in_consecutive_windows() {
+        use Judgement::{Outlier, Slow, Usual};
+        let mut latency = Latency::default();
+        let (slow, usual) = ([51; 5], [9, 9, 10, 500, 500]);
+        let mut judged = Vec::new();
+        for times in [slow, slow, usual, slow, slow, slow, slow, usual, slow] {
+            judged.push(window(&mut latency, times, &[10_000, 10_000]));
+        }
+        assert_eq!(judged, [Slow, Slow, Usual, Slow, Slow, Outlier, Outlier, Usual, Slow]);
+        assert_eq!(latency.median_us(), Some(51_000));
+    }
+
+    #[test]
+    fn window_is_compared_with_the_median_of_the_others() {
+        for (time_ms, others_us, is_slow) in [
+            (50, &[10_000][..], false),
+            (51, &[10_000], true),
+            // Of two others the slower one counts, so that at most half of the servers are slow.
+            (60, &[1_000, 50_000], false),
+            (60, &[1_000, 1_000, 50_000], true),
+            // Not above the floor.
+            (1, &[10, 10], false),
+            (2, &[10, 10], true),
+            (2, &[0, 0], true),
+        ] {
+            let judged = window(&mut Latency::default(), [time_ms; 5], others_us);
+            assert_eq!(judged == Judgement::Slow, is_slow, "{time_ms} {others_us:?}");
+        }
+        assert_eq!(window(&mut Latency::default(), [99; 5], &[]), Judgement::None);
+        let mut latency = Latency::default();
+        assert!(latency.add(RULES, Duration::MAX).is_none() && latency.median_us().is_none());
+    }
+
+    #[test]
+    fn outlier_that_is_slow_again_after_its_return_needs_one_window() {
+        let mut latency = Latency::default();
+        (0..3).for_each(|_| _ = window(&mut latency, [99; 5], &[1000]));
+        latency.add(RULES, Duration::from_millis(99));
+        latency.forget_times();
+        assert_eq!(latency.median_us(), None);
+        assert_eq!(window(&mut latency, [99; 5], &[1000]), Judgement::Outlier);
+    }
+}
