@@ -6,6 +6,7 @@ pub(crate) mod access;
 pub(crate) mod auth;
 pub(crate) mod balance;
 pub(crate) mod certificates;
+pub(crate) mod changes;
 pub(crate) mod check;
 pub(crate) mod compress;
 pub(crate) mod dns;

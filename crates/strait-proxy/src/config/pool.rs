@@ -4,6 +4,7 @@
 //! servers and notes their failures.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -102,9 +103,9 @@ impl ServerPool {
 
     /// Forgets failed checks if the pool has no check any more. Servers share their state with the
     /// pool before a reload, so this is for a configuration that is applied.
-    pub(crate) fn forget_checks(&self) {
+    pub(crate) fn forget_checks(&self, now: u64) {
         if self.check.is_none() {
-            self.members().iter().for_each(|member| _ = member.note_check(true, 1, 1));
+            self.members().iter().for_each(|member| member.note_check(Ok(()), now, (1, 1)));
         }
     }
 
@@ -203,24 +204,28 @@ impl ServerPool {
         self.balance == Balance::Uri
     }
 
-    /// Notes the result of an active check.
-    pub(crate) fn note_check(&self, member: &Member, now: u64, has_passed: bool) {
-        if let Some(check) = &self.check
-            && member.note_check(has_passed, check.rise, check.fall)
-        {
-            member.return_at(now);
+    /// Notes the result of an active check, or the reason why it failed.
+    pub(crate) fn note_check(&self, member: &Member, now: u64, result: Result<(), &str>) {
+        if let Some(check) = &self.check {
+            member.note_check(result, now, (check.rise, check.fall));
         }
     }
 
     /// Counts the failure of a request that could not be repeated at another server, unless its
     /// client is the likely reason.
-    pub(crate) fn note_unrepeated_failure(&self, member: &Member, client: IpAddr, now: u64) {
+    pub(crate) fn note_unrepeated_failure(
+        &self,
+        member: &Member,
+        client: IpAddr,
+        now: u64,
+        why: &dyn Display,
+    ) {
         let charge = {
             let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
             suspects.note(client, member.id, now)
         };
         match charge {
-            Charge::Server => self.note_failure(member, now),
+            Charge::Server => self.note_failure(member, now, why),
             // The series of failures at the other server ends, and an ejection by it.
             Charge::Client(Some(other)) => {
                 if let Some(other) = self.members().iter().find(|it| it.id == other) {
@@ -232,15 +237,14 @@ impl ServerPool {
     }
 
     /// Counts a failure of a server, which may eject it.
-    pub(crate) fn note_failure(&self, member: &Member, now: u64) {
+    pub(crate) fn note_failure(&self, member: &Member, now: u64, why: &dyn Display) {
         member.state.failures.fetch_add(1, Ordering::Relaxed);
         let members = self.members();
         let mut others = members.iter().filter(|other| !other.is_same(member));
         let is_last = others.all(|other| other.is_out() || other.is_ejected(now));
         let mut health = member.health();
         if health.note_failure(self.rules, now, is_last) {
-            member.state.ejections.fetch_add(1, Ordering::Relaxed);
-            member.return_at(health.end());
+            member.eject(&health, now, why);
         }
     }
 }
@@ -331,11 +335,11 @@ mod tests {
     }
 
     fn fail(pool: &ServerPool, at: usize, now: u64) {
-        pool.note_failure(&pool.members()[at], now);
+        pool.note_failure(&pool.members()[at], now, &"refused");
     }
 
     fn check(pool: &ServerPool, at: usize, now: u64, has_passed: bool) {
-        pool.note_check(&pool.members()[at], now, has_passed);
+        pool.note_check(&pool.members()[at], now, if has_passed { Ok(()) } else { Err("refused") });
     }
 
     #[test]
@@ -460,7 +464,7 @@ mod tests {
         assert!(Arc::ptr_eq(&before[1], &after[0]) && after[0].is_ejected(101));
         assert!(before[0].is_gone() && load.is_last() && !after[1].is_gone());
         // A failure after it has left ejects no other.
-        (0..9).for_each(|_| pool.note_failure(&before[0], 100));
+        (0..9).for_each(|_| pool.note_failure(&before[0], 100, &"refused"));
         assert!(!after[1].is_ejected(101));
         // Equal records change nothing.
         locate(&pool, &[2, 3], 100);
@@ -561,12 +565,12 @@ mod tests {
     #[test]
     fn failed_checks_are_forgotten_only_when_a_pool_without_a_check_is_applied() {
         let before = pool(1);
-        before.members()[0].note_check(false, 1, 1);
+        before.members()[0].note_check(Err("refused"), 100, (1, 1));
         let mut after = pool(1);
         after.check = None;
         after.take_over(&before);
         assert!(before.members()[0].is_down(), "a configuration that is refused changes nothing");
-        after.forget_checks();
+        after.forget_checks(100);
         assert!(!after.members()[0].is_down());
     }
 

@@ -173,8 +173,8 @@ impl Sites {
     }
 
     /// Forgets the failed checks of pools without a check, when the configuration is applied.
-    pub(crate) fn forget_checks(&self) {
-        self.pools.iter().for_each(|pool| pool.forget_checks());
+    pub(crate) fn forget_checks(&self, now: u64) {
+        self.pools.iter().for_each(|pool| pool.forget_checks(now));
     }
 
     /// Takes a server, or all servers of a name, out of the pools that have it, or back in from
