@@ -16,6 +16,7 @@ use crate::config::rules::Guards;
 use crate::io::tls::Failure;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, SpanCounters, SpanLoss, Sum};
+use crate::observe::refusals::Refusal;
 
 /// Returns all metrics.
 pub(super) fn text(
@@ -87,7 +88,6 @@ fn proxy(out: &mut Text, sum: &Sum) {
     times(out, "other", &sum.others);
     let numbers = [
         ("connections_accepted_total", "counter", "Client connections that were accepted.", sum.accepted),
-        ("connections_refused_total", "counter", "Client connections that were refused.", sum.refused),
         ("connections", "gauge", "Open client connections.", sum.open),
         ("responses_cut_total", "counter", "Incomplete responses.", sum.cut),
         ("origin_connections_total", "counter", "Connections to origins that were opened.", sum.opened),
@@ -106,6 +106,14 @@ fn proxy(out: &mut Text, sum: &Sum) {
         ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),
     ];
     out.single("strait_proxy", &[], &numbers);
+    out.family(
+        "strait_proxy_connections_refused_total",
+        "counter",
+        "Client connections, and requests of HTTP/2 connections, that were refused, by reason.",
+    );
+    for refusal in Refusal::ALL {
+        out.sample("", &[("reason", refusal.name())], sum.refused[refusal as usize]);
+    }
     out.family(
         "strait_proxy_tls_handshakes_failed_total",
         "counter",

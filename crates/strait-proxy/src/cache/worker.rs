@@ -40,6 +40,7 @@ use crate::observe::Outputs;
 use crate::observe::access::Account;
 use crate::observe::counters::{Counters, SpanCounters, Sum};
 use crate::observe::log::Gathered;
+use crate::observe::refusals::{Refusal, Refusals};
 use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) origin_http2_abuses: Arc<links::Abuses>,
     /// Lines of the access log that could not be written.
     pub(crate) log_lost: Arc<AtomicU64>,
+    /// Refused connections and HTTP/2 requests.
+    pub(crate) refusals: Refusals,
     /// Exported spans.
     pub(crate) spans: Arc<SpanCounters>,
     /// Process that takes over the store.
@@ -422,6 +425,12 @@ impl Local {
     /// Returns its counters.
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters[self.lane]
+    }
+
+    /// Counts a refused connection, or a refused request of an HTTP/2 connection.
+    pub(crate) fn note_refusal(&self, refusal: Refusal, client: IpAddr, is_stream: bool) {
+        self.counters().refused[refusal as usize].add(1);
+        self.shared.refusals.note(refusal, client, is_stream);
     }
 
     pub(crate) fn now(&self) -> u64 {

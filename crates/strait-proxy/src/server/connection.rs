@@ -33,6 +33,7 @@ use crate::io::pace::Uptake;
 use crate::io::socket::{Socket, SocketError};
 use crate::io::tls::{self, Failure};
 use crate::observe::access::{Begun, ClientSocket};
+use crate::observe::refusals::Refusal;
 use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::response::{ResponseOptions, write_own};
@@ -237,9 +238,13 @@ impl Client {
             self.peer = client;
         }
         let client = self.peer.ip();
-        let is_admitted = settings.access.allows(client) && share.name_client(settings, client);
-        worker.counters().refused.add(u64::from(!is_admitted));
-        is_admitted.then_some(())
+        let refusal = match settings.access.allows(client) {
+            false => Refusal::Access,
+            true if share.name_client(settings, client) => return Some(()),
+            true => Refusal::PerClient,
+        };
+        worker.note_refusal(refusal, client, false);
+        None
     }
 
     async fn requests(&mut self, current: &Current, phase: &Cell<Phase>) -> Result<(), SocketError> {

@@ -1,4 +1,5 @@
-//! Lines for the operator about servers that change, on a thread of their own.
+//! Lines for the operator about servers that change and clients that are refused, on a thread of
+//! their own.
 //!
 //! The thread looks at an interval. A server that changes more often makes one line in each, with
 //! the number of the changes that it leaves out; and no worker and no check waits for the output.
@@ -14,9 +15,12 @@ use crate::cache::worker::Shared;
 use crate::config::pool::ServerPool;
 use crate::config::settings::Settings;
 use crate::observe::OnNote;
+use crate::observe::refusals::Refusals;
 
 /// Interval of the lines about one server.
 const EVERY: Duration = Duration::from_secs(1);
+/// Interval of the lines about refused clients, in looks.
+const REFUSALS_EVERY: u64 = 10;
 
 /// Passes lines to `on_note` until `end` has no sender.
 pub(super) fn run(
@@ -25,11 +29,12 @@ pub(super) fn run(
     end: &Receiver<()>,
     on_note: &OnNote,
 ) {
-    let mut notices = Notices { on_note: on_note.clone(), outages: HashSet::new() };
-    loop {
+    let mut notices = Notices { on_note: on_note.clone(), outages: HashSet::new(), told: None };
+    for look in 0.. {
         let has_ended = end.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
         let settings = settings.borrow().clone();
         notices.of_servers(&settings, shared.clock.now());
+        notices.of_refusals(look, &shared.refusals);
         if has_ended {
             return;
         }
@@ -40,6 +45,8 @@ struct Notices {
     on_note: OnNote,
     /// Names of the pools without an available server.
     outages: HashSet<Box<str>>,
+    /// Look of the last lines about refused clients.
+    told: Option<u64>,
 }
 
 impl Notices {
@@ -62,6 +69,17 @@ impl Notices {
             }
         }
         self.outages = outages;
+    }
+
+    fn of_refusals(&mut self, look: u64, refusals: &Refusals) {
+        if self.told.is_some_and(|told| look - told < REFUSALS_EVERY) {
+            return;
+        }
+        let lines = refusals.take();
+        if !lines.is_empty() {
+            self.told = Some(look);
+        }
+        lines.iter().for_each(|line| (self.on_note)(line));
     }
 
     fn of_changes(&self, pool: &ServerPool, name: &str, now: u64) {

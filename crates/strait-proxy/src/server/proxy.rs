@@ -145,6 +145,7 @@ impl Bound {
             counters,
             origin_http2_abuses: Arc::default(),
             log_lost,
+            refusals: <_>::default(),
             spans: Arc::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),

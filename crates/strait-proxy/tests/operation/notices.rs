@@ -2,6 +2,7 @@
 
 use lab::wait_until;
 
+use crate::http2;
 use crate::pool_rig::{Mode, Rig, Server};
 use crate::rig::LIMIT;
 
@@ -59,4 +60,23 @@ fn ejection_drain_and_return_make_lines() {
     assert_eq!(rig.change(&format!("/undrain?server={}", b.text)).status(), 200);
     rig.wait_for_note(&line(&b, "is no longer drained"));
     rig.wait_for_note("pool p: has an available server again");
+}
+
+#[test]
+fn refused_connections_and_streams_make_a_line_with_the_key() {
+    let server = Server::start();
+    let rest = "http2.enabled = true\nlimits.connections_per_client = 2";
+    let rig = Rig::start(&[(&server, "")], "", rest);
+    server.become_mode(Mode::Hold);
+    let mut first = http2::Client::to(rig.proxy.address());
+    first.send([http2::get(1, "/1"), http2::get(3, "/2")].concat());
+    assert_eq!(first.until(http2::RST_STREAM).unwrap().stream, 3);
+    rig.wait_for_note("limits.connections_per_client: HTTP/2 requests of 127.0.0.1 were refused: 1");
+    assert!(rig.client().is_ended());
+    rig.wait_for_note("limits.connections_per_client: connections of 127.0.0.1 were refused: 1");
+    assert!(
+        rig.metrics()
+            .contains("strait_proxy_connections_refused_total{reason=\"connections_per_client\"} 2\n")
+    );
+    server.become_mode(Mode::Answer);
 }
