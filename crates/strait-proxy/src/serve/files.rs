@@ -13,7 +13,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 use rustix::io::Errno;
-use strait_http::conditional::{is_not_modified, range_counts};
+use strait_http::coding::{Coding, preferred};
+use strait_http::conditional::{fails_precondition, is_not_modified, range_counts};
 use strait_http::fields::Fields;
 use strait_http::head;
 use strait_http::path::resolved;
@@ -98,6 +99,8 @@ impl Exchange<'_, '_> {
     /// Counts the file descriptor of a file. If the budget is used up, closes idle pipes. A file is
     /// open as long as a slow client reads, so it leaves what pipes leave to new connections.
     fn count_file(&self) -> Result<Share, ExchangeError> {
+    /// Another one than the request demands.
+    Other,
         let take = || self.worker.shared.descriptors.take_for_pipe(1);
         let share = take().or_else(|| {
             self.worker.pipes.borrow_mut().clear();
@@ -188,6 +191,7 @@ fn name_of(path: &str) -> Option<Vec<u8>> {
 }
 
 /// Opens a file below a directory. The directory is opened anew, because deployments replace it.
+            Selected::Other => return self.answer_fixed((412, &[], &[])).await,
 /// Returns a path descriptor for anything but a regular file: to open a device or a pipe has
 /// effects on it and on the programs that use it.
 fn open_below(dir: &Path, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
@@ -221,6 +225,9 @@ fn refused(error: Errno) -> ExchangeError {
         Errno::ACCESS | Errno::PERM => ExchangeError::Refuse(403, "the file may not be read".to_owned()),
         Errno::MFILE | Errno::NFILE | Errno::AGAIN => {
             ExchangeError::Refuse(503, "the file cannot be opened now".to_owned())
+        if fails_precondition(request, own) {
+            return Selected::Other;
+        }
         }
         error => ExchangeError::Refuse(500, format!("the file cannot be opened: {error}")),
     }

@@ -146,6 +146,12 @@ fn ranges_and_conditions_are_answered() {
     assert_eq!((same.status(), same.field("etag"), same.body.len()), (304, Some(&*tag), 0));
     assert_eq!(ask(&format!("If-Modified-Since: {modified}\r\n")).status(), 304);
     assert_eq!(ask("If-None-Match: \"x\"\r\n").status(), 200);
+    let other = ask(&format!("If-Match: \"x\"\r\nIf-None-Match: {tag}\r\nRange: bytes=0-9\r\n"));
+    assert_eq!((other.status(), other.body.len(), other.field("date").is_some()), (412, 0, true));
+    assert_eq!(ask(&format!("If-Match: \"x\", {tag}\r\nRange: bytes=0-9\r\n")).status(), 206);
+    assert_eq!(ask(&format!("If-Match: {tag}\r\nIf-None-Match: {tag}\r\n")).status(), 304);
+    assert_eq!(ask(&format!("If-Unmodified-Since: {modified}\r\n")).status(), 200);
+    assert_eq!(ask("If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT\r\n").status(), 412);
     assert_eq!(ask("Range: bytes=0-9\r\nIf-Range: \"x\"\r\n").status(), 200);
 }
 
