@@ -171,7 +171,8 @@ impl Table {
             }
             return;
         };
-        let port = if address.port() == 443 { String::new() } else { format!(":{}", address.port()) };
+        let port = config.tls.https_port.unwrap_or(address.port());
+        let port = if port == 443 { String::new() } else { format!(":{port}") };
         self.sites.to_https =
             Redirect { location: format!("https://{{host}}{port}{{uri}}"), ..Redirect::default() };
     }
