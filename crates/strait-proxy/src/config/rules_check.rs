@@ -235,6 +235,7 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
         let is_host = name.eq_ignore_ascii_case("host");
         let is_same = |(_, _, other, _): &(_, _, &String, _)| other.eq_ignore_ascii_case(name);
         let why = match why(name, *change).or_else(|| why_no_value(value)) {
+            None if has_variable(value) => Some(VARIABLE),
             None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
                 Some("expected a host, or HOST:PORT")
             }
@@ -256,6 +257,14 @@ pub(crate) fn why_no_fields(fields: &BTreeMap<String, String>) -> Option<&'stati
     } else {
         fields.keys().any(|name| name.len() > NAME_BYTES_MAX).then_some(LONG_NAME)
     }
+}
+
+const VARIABLE: &str = "a value has no variables, and would be sent as it is; the origin gets the address, the scheme and the host of clients in X-Forwarded-For, -Proto and -Host (forwarded)";
+
+/// Returns true if a value has a word in braces that another program, or the location of a
+/// redirection, would replace.
+fn has_variable(value: &str) -> bool {
+    ["{client}", "{host}", "{scheme}", "{uri}"].into_iter().any(|variable| value.contains(variable))
 }
 
 const LONG_NAME: &str = "the name is too long; the maximum is 256 bytes";

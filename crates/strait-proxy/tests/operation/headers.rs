@@ -286,6 +286,11 @@ fn wrong_header_rules_are_named() {
             "request_headers = { set = { A = \"1\" }, remove = [\"a\"] }",
             "remove: \"a\": the field occurs twice",
         ),
+        (
+            "request_headers = { set = { X-Real-IP = \"{client}\" } }",
+            "set: \"X-Real-IP\": a value has no variables",
+        ),
+        ("response_headers = { add = { A = \"b{uri}\" } }", "add: \"A\": a value has no variables"),
         ("request_headers = { sett = { A = \"1\" } }", "sett: unknown key (did you mean set?)"),
         ("request_headers = { set = { A = 1 } }", "request_headers.set.A: expected text in quotes"),
     ] {
