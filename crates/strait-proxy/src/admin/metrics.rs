@@ -254,7 +254,7 @@ mod tests {
             counters.count(&Account {
                 client,
                 stream: None,
-                is_encrypted: false,
+                tls: None,
                 request: None,
                 record,
                 moved,

@@ -393,12 +393,14 @@ impl Worker {
 
     /// Returns true if an output has the traces of exchanges.
     pub(crate) fn outputs_traces(&self) -> bool {
-        self.logs_reasons() || self.outputs.spans.is_some()
+        let logs = self.outputs.log.is_some() && self.settings.log_format == Format::Json;
+        logs || self.outputs.spans.is_some()
     }
 
     /// Returns true if the log has the reasons of the proxy's own responses.
     pub(crate) fn logs_reasons(&self) -> bool {
-        self.outputs.log.is_some() && self.settings.log_format == Format::Json
+        let has_reasons = matches!(self.settings.log_format, Format::Json | Format::Combined);
+        self.outputs.log.is_some() && has_reasons
     }
 
     /// Returns the identification of a request; `None` if none is configured.

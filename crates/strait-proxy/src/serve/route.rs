@@ -75,27 +75,29 @@ impl<'b> Route<'b> {
         self.manner().rules
     }
 
-    /// Applies rules to a request: decides if it is admitted, and changes its fields. Returns true
-    /// if it has changed them.
-    pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> bool {
+    /// Applies rules to a request: decides if it is admitted, and changes its fields.
+    pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> Applied {
+        let mut applied = Applied::default();
         if let Some(asked) = &rules.auth_request {
             let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
             *self = Self::Bypass(Bypass::Ask(Box::new(route), asked));
         }
         match admission(rules, request, client) {
-            Admission::Admitted => {}
+            Admission::Admitted => applied.is_authenticated = rules.auth.is_some(),
             Admission::Denied(denial) => {
                 *self = Self::Bypass(Bypass::Denied(denial, self.manner()));
-                return false;
+                return applied;
             }
             Admission::Unverified(auth, credentials) => {
                 let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
                 *self = Self::Bypass(Bypass::Verify(Box::new(route), auth, credentials));
             }
         }
-        let Some(changes) = &rules.request else { return false };
-        changes.apply(request);
-        true
+        if let Some(changes) = &rules.request {
+            changes.apply(request);
+            applied.is_changed = true;
+        }
+        applied
     }
 }
 
@@ -103,6 +105,15 @@ impl<'b> Route<'b> {
 #[derive(Debug)]
 pub(crate) enum Bypass<'b> {
     /// To the origin, with the reason.
+/// Result of the rules of a route for a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Applied {
+    /// True if they have changed its fields.
+    pub(crate) is_changed: bool,
+    /// True if it has the right password.
+    pub(crate) is_authenticated: bool,
+}
+
     Origin(Resource<'b>, Hops, Why),
     /// CONNECT (RFC 9110, section 9.3.6).
     Tunnel(Authority<'b>),
