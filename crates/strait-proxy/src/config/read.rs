@@ -32,7 +32,10 @@ impl Checked {
 
     /// Returns the notes that [`crate::Proxy::notes`] will have.
     pub fn notes(&self) -> Vec<String> {
-        self.settings.notes()
+        let mut notes = self.settings.notes();
+        notes.extend(self.config.hints());
+        notes.extend(self.settings.tls.foreign_hosts(&self.config));
+        notes
     }
 }
 
@@ -116,6 +119,11 @@ impl Config {
     }
 
     /// Checks whether the store fits its file system.
+    /// Returns notes about directories of files that have little use. Each begins with its key.
+    pub fn hints(&self) -> Vec<String> {
+        check::missing_paths(self)
+    }
+
     ///
     /// # Errors
     /// The store is larger. The proxy can run, but the file system is full before the store is.

@@ -163,8 +163,8 @@ fn conditions(route: &Route, policy: Policy) -> Result<Conditions, String> {
 /// Returns the replacement of the path, or the reason why it is wrong.
 fn rewrite(route: &Route, conditions: &Conditions) -> Result<Option<Rewrite>, &'static str> {
     let Some(to) = &route.rewrite else { return Ok(None) };
-    if route.pool.is_none() {
-        return Err("only a route with a pool sends requests; remove it");
+    if route.pool.is_none() && route.files.is_none() {
+        return Err("only a route with a pool or with files uses the path; remove it");
     }
     let from = route.path.as_deref().or(route.path_exact.as_deref()).unwrap_or("/");
     Rewrite::new(from, conditions.path.as_ref(), to).map(Some)

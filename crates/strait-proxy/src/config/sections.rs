@@ -62,6 +62,7 @@ const ROUTE: &[(&str, Key)] = &[
     ("rewrite", Key::Value(Kind::Text)),
     ("pool", Key::Value(Kind::Text)),
     ("files", Key::Value(Kind::Path)),
+    ("precompressed", Key::Value(Kind::Bool)),
     ("redirect", Key::Section(REDIRECT)),
     ("respond", Key::Section(RESPOND)),
     ("request_headers", Key::Section(HEADERS)),

@@ -22,7 +22,7 @@ use crate::config::rules::{AuthRequest, Guards};
 use crate::config::rules_check::{rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
-use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
+use crate::config::sites::{Directory, FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
 use crate::config::sticky;
 
 const WEIGHT_MAX: u32 = 1000;
@@ -306,8 +306,15 @@ impl Table {
     }
 
     fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {
+        if route.precompressed && route.files.is_none() {
+            self.problem(&format!("{key}.precompressed"), "only a route with files has some; remove it");
+        }
         match (&route.pool, &route.files, &route.redirect, &route.respond) {
-            (None, Some(dir), None, None) => Some(Target::Files(dir.clone())),
+            (None, Some(path), None, None) => Some(Target::Files(Directory {
+                path: path.clone(),
+                is_precompressed: route.precompressed,
+                is_exact: route.path_exact.is_some(),
+            })),
             (Some(name), None, None, None) => {
                 let pool = self.pools.get(name).cloned();
                 if pool.is_some() {

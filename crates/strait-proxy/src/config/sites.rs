@@ -92,10 +92,19 @@ impl<'a> Manner<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Pool(Arc<ServerPool>),
-    /// Directory of static files.
-    Files(PathBuf),
+    Files(Directory),
     Redirect(Redirect),
     Fixed(FixedResponse),
+}
+
+/// Directory of static files.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    /// True if compressed files beside the named one are sent in its place.
+    pub(crate) is_precompressed: bool,
+    /// True if the route has one path alone, and no paths below it.
+    pub(crate) is_exact: bool,
 }
 
 /// Response that needs no origin.

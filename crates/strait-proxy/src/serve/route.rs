@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
-use std::path::Path;
 
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
@@ -18,11 +17,16 @@ use crate::config::auth::{BasicAuth, Credentials};
 use crate::config::edge::Redirect;
 use crate::config::rules::{AuthRequest, RequestRules, Rules};
 use crate::config::settings::Settings;
-use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::config::sites::{
+    Directory, FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget,
+};
 use crate::serve::admission::{Admission, Denial, admission};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
+
+/// Reason of the refusal of a path that a route cannot rewrite.
+pub(crate) const REWRITTEN: &str = "programs read the path differently, and this site rewrites it";
 
 /// Route of a request.
 #[derive(Debug)]
@@ -101,10 +105,6 @@ impl<'b> Route<'b> {
     }
 }
 
-/// Route without the cache.
-#[derive(Debug)]
-pub(crate) enum Bypass<'b> {
-    /// To the origin, with the reason.
 /// Result of the rules of a route for a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Applied {
@@ -114,6 +114,10 @@ pub(crate) struct Applied {
     pub(crate) is_authenticated: bool,
 }
 
+/// Route without the cache.
+#[derive(Debug)]
+pub(crate) enum Bypass<'b> {
+    /// To the origin, with the reason.
     Origin(Resource<'b>, Hops, Why),
     /// CONNECT (RFC 9110, section 9.3.6).
     Tunnel(Authority<'b>),
@@ -124,7 +128,7 @@ pub(crate) struct Applied {
     /// Redirection of a site's route.
     Redirect(Uri<'b>, &'b Redirect, Manner<'b>),
     /// File below the directory of a site's route.
-    File(Uri<'b>, &'b Path, Manner<'b>),
+    File(Uri<'b>, &'b Directory, Manner<'b>),
     /// Fixed response of a site's route.
     Fixed(&'b FixedResponse, Manner<'b>),
     /// Route after the verification of a password.
@@ -238,9 +242,7 @@ fn changed<'b>(
     let refused = |why| Denial { status: 400, why, field_lines: Vec::new() };
     let has_path = request.method != "OPTIONS" || !resource.uri.path.is_empty();
     if let Some(rewrite) = rules.rewrite.as_ref().filter(|_| has_path) {
-        let new = rewrite
-            .apply(resource.uri.path)
-            .ok_or_else(|| refused("programs read the path differently, and this site rewrites it"))?;
+        let new = rewrite.apply(resource.uri.path).ok_or_else(|| refused(REWRITTEN))?;
         resource.uri.path = path.get_or_init(|| new);
     }
     let rules = rules.request.as_deref();
