@@ -25,6 +25,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::edge::Site;
 use crate::config::error::{Error, Result};
+use crate::config::check::refused;
 use crate::config::file::Config;
 use crate::config::hosts::Hosts;
 use crate::config::ocsp::{Staple, Validity};
@@ -177,7 +178,14 @@ impl Certificates {
             }
         }
         let mut reader = Reader::new(before);
-        let mut hosts = Hosts::new(own.read("tls", &mut reader, ocsp)?);
+        let mut problems = Vec::new();
+        let mut read = |files: Files<'_>, section: &str| {
+            files.read(section, &mut reader, ocsp).unwrap_or_else(|error| {
+                problems.push(error.to_string());
+                None
+            })
+        };
+        let mut hosts = Hosts::new(read(own, "tls"));
         for (index, site) in config.site.iter().enumerate() {
             let section = format!("site[{}]", index + 1);
             let Some(own) = Files::of(site).read(&section, &mut reader, ocsp)? else { continue };
@@ -193,6 +201,7 @@ impl Certificates {
     }
 }
 
+        refused(&problems)?;
 /// Files of a certificate that a section names.
 struct Files<'a> {
     certificate: &'a Option<PathBuf>,
@@ -265,9 +274,13 @@ impl<'a> Reader<'a> {
     /// Reads a certificate and its key.
     fn pair(&mut self, section: &str, certificate: &Path, key: &Path) -> Result<Arc<Pair>> {
         let unread = |of: &str, path: &Path, error| unread(&format!("{section}.{of}"), path, &error);
-        read(certificate, &mut self.certificate)
-            .map_err(|error| unread("certificate", certificate, error))?;
-        read(key, &mut self.key).map_err(|error| unread("key", key, error))?;
+        let own = read(certificate, &mut self.certificate)
+            .map_err(|error| unread("certificate", certificate, error));
+        let of_key = read(key, &mut self.key).map_err(|error| unread("key", key, error));
+        match own {
+            Ok(()) => of_key?,
+            Err(error) => return Err(error.and(|| of_key.err())),
+        }
         let digest = self.digest();
         let known = self.pairs.get(&digest);
         let known = known.or_else(|| self.before.and_then(|before| before.pairs.get(&digest)));

@@ -97,7 +97,7 @@ impl Config {
     /// # Errors
     /// As of [`Self::check`].
     pub fn checked(self) -> Result<Checked> {
-        let settings = Settings::new(&self)?;
+        let settings = Settings::new(&self).map_err(|error| error.and(|| self.check_places().err()))?;
         Ok(Checked { config: self, settings })
     }
 

@@ -176,7 +176,8 @@ impl Settings {
         check::refused(&check::bounds(config))?;
         let key_fields = keys::key_fields(&config.cache)?;
         let before_sites = before.and_then(|before| before.sites.as_ref());
-        let sites = site_check::sites(config, forwarded(config), &key_fields, before_sites)?;
+        let sites = site_check::sites(config, forwarded(config), &key_fields, before_sites);
+        let sites = sites.map_err(|error| error.and(|| Tls::new(config, false, tls_before).err()))?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
