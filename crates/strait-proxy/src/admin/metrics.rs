@@ -23,6 +23,7 @@ pub(super) fn text(
     shared: &Shared,
     (servers, names): (&[ServerStatus], &[NameStatus]),
     guards: &Guards,
+    expiries: &[(&str, u64)],
 ) -> String {
     let mut out = Text::default();
     let sum = shared.sum();
@@ -43,6 +44,20 @@ pub(super) fn text(
         "Upgrades that failed: this process goes on.",
     );
     out.sample("", &[], shared.failed_upgrades.load(Ordering::Relaxed));
+    out.family(
+        "strait_proxy_failed_reloads_total",
+        "counter",
+        "Reloads that failed: the settings before stay in force.",
+    );
+    out.sample("", &[], shared.failed_reloads.load(Ordering::Relaxed));
+    out.family(
+        "strait_proxy_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "Time at which the certificate of a host expires, in seconds since 1970, by host.",
+    );
+    for (host, expiry) in expiries {
+        out.sample("", &[("host", host)], *expiry);
+    }
     spans(&mut out, &shared.spans);
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);

@@ -137,7 +137,8 @@ impl Site {
 
     fn metrics(&self) -> String {
         let names = names(&self.settings());
-        metrics::text(&self.shared, (&self.servers(), &names), &self.guards())
+        let settings = self.settings();
+        metrics::text(&self.shared, (&self.servers(), &names), &self.guards(), &settings.tls.expiries())
     }
 
     fn guards(&self) -> Guards {

@@ -277,6 +277,7 @@ mod tests {
             spans: <_>::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),
+            failed_reloads: <_>::default(),
         })
     }
 

@@ -88,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) heir: Heir,
     /// Number of upgrades that failed.
     pub(crate) failed_upgrades: AtomicU64,
+    /// Number of reloads that failed.
+    pub(crate) failed_reloads: AtomicU64,
 }
 
 impl Shared {

@@ -30,7 +30,8 @@ impl Checked {
         self.settings.check_again(config)
     }
 
-    /// Returns the notes that [`crate::Proxy::notes`] will have.
+    /// Returns the notes that [`crate::Proxy::notes`] will have, and those about values that are
+    /// valid and have little use.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.settings.notes();
         notes.extend(self.config.hints());
@@ -118,12 +119,12 @@ impl Config {
         check::refused(&check::directories(self))
     }
 
-    /// Checks whether the store fits its file system.
     /// Returns notes about directories of files that have little use. Each begins with its key.
     pub fn hints(&self) -> Vec<String> {
         check::missing_paths(self)
     }
 
+    /// Checks whether the store fits its file system.
     ///
     /// # Errors
     /// The store is larger. The proxy can run, but the file system is full before the store is.

@@ -423,7 +423,10 @@ fn print_notes(notes: &[String]) {
 fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
     let checked = again(args, |config| proxy.check(config));
-    match checked.and_then(|checked| Ok(proxy.adopt_checked(checked)?)) {
+    match checked
+        .and_then(|checked| Ok(proxy.adopt_checked(checked)?))
+        .inspect_err(|_| proxy.note_failed_reload())
+    {
         Ok(_) if args.config.is_none() => {
             warn(format_args!("nothing to reload: --config names no file\n"));
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -149,6 +149,7 @@ impl Bound {
             spans: Arc::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),
+            failed_reloads: <_>::default(),
         });
         let settings = Arc::new(settings);
         let (controls, receivers): (Vec<_>, Vec<_>) =
@@ -387,6 +388,11 @@ impl Proxy {
         self.checked.send_replace(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(deferred)
+    }
+
+    /// Counts a reload that failed.
+    pub fn note_failed_reload(&self) {
+        self.shared.failed_reloads.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Refuses to change the kind of proxy. A reverse proxy without origins would connect
