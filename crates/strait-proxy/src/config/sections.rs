@@ -97,7 +97,7 @@ const HEADERS: &[(&str, Key)] =
     &[("set", Key::Texts), ("add", Key::Texts), ("remove", Key::Value(Kind::Fields))];
 
 const REDIRECT: &[(&str, Key)] =
-    &[("status", Key::Value(Kind::Number(300, 399))), ("location", Key::Value(Kind::Text))];
+    &[("status", Key::Value(Kind::Number(0, 999))), ("location", Key::Value(Kind::Text))];
 
 const RESPOND: &[(&str, Key)] = &[
     ("status", Key::Value(Kind::Number(200, 599))),
