@@ -109,7 +109,8 @@ impl Checker {
     async fn check(&self, pool: &ServerPool, member: &Member, check: &Check) {
         loop {
             let result = passes_in_time(&self.settings, &self.dns, &member.server, (check, pool.http2)).await;
-            pool.note_check(member, self.clock.now(), result.as_ref().map(|()| ()).map_err(|why| &**why));
+            let outcome = result.as_ref().err().map_or(Ok(()), |why| Err(&**why));
+            pool.note_check(member, self.clock.now(), outcome);
             if result.is_err() {
                 // Its name may have another address: no request that connects shows it.
                 member.entry.doubt();

@@ -79,7 +79,9 @@ impl Notices {
         if !lines.is_empty() {
             self.told = Some(look);
         }
-        lines.iter().for_each(|line| (self.on_note)(line));
+        for line in &lines {
+            (self.on_note)(line);
+        }
     }
 
     fn of_changes(&self, pool: &ServerPool, name: &str, now: u64) {
