@@ -171,7 +171,7 @@ const WRONG: [(&str, &str); 37] = [
     ("[admin]\nlisten = \"9128\"", "expected an address with a port"),
     ("[proxy_protocol]\non = [\"127.0.0.1:9\"]", "proxy_protocol.on"),
     (
-        "[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"/none\"\nkey = \"/none\"",
+        "[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"/none\"\nkey = \"/dev/null\"",
         "the file cannot be read",
     ),
     ("[nothing]\na = 1", "nothing: unknown key"),
