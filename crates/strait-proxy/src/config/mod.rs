@@ -42,4 +42,5 @@ pub(crate) mod sticky;
 pub(crate) mod suspects;
 pub(crate) mod tls;
 pub(crate) mod trace;
+pub(crate) mod variables;
 pub(crate) mod via;

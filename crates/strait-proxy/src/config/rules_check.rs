@@ -16,13 +16,12 @@ use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
 use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
+use crate::config::variables::{self, VALUE_BYTES_MAX};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message. With the
 /// next two limits it bounds the heads that the proxy writes
 /// (`strait_http::head::OWN_HEAD_BYTES_MAX`).
 pub(crate) const FIELDS_MAX: usize = 32;
-/// Maximum length in bytes of a value.
-const VALUE_BYTES_MAX: usize = 4096;
 /// Maximum length in bytes of the name of a field.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
 
@@ -203,7 +202,7 @@ fn key_text(rules: &Rules, route: &Route) -> String {
         let value = value.as_deref().unwrap_or("*");
         text.extend(["has ", name, ": ", value, "\n"]);
     }
-    if let Some(RequestRules { dropped, lines, host }) = rules.request.as_deref() {
+    if let Some(RequestRules { dropped, lines, host, .. }) = rules.request.as_deref() {
         text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
         text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));
         text.extend(host.iter().flat_map(|host| ["host ", host, "\n"]));
@@ -230,12 +229,13 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
     if all.len() > FIELDS_MAX {
         return vec![format!("{key}: {} fields; the maximum is {FIELDS_MAX}", all.len())];
     }
+    let is_response = key.ends_with("response_headers");
     let mut problems = Vec::new();
     for (index, (list, change, name, value)) in all.iter().enumerate() {
         let is_host = name.eq_ignore_ascii_case("host");
         let is_same = |(_, _, other, _): &(_, _, &String, _)| other.eq_ignore_ascii_case(name);
         let why = match why(name, *change).or_else(|| why_no_value(value)) {
-            None if has_variable(value) => Some(VARIABLE),
+            None if is_response && variables::are_in(value) => Some(VARIABLE),
             None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
                 Some("expected a host, or HOST:PORT")
             }
@@ -259,13 +259,7 @@ pub(crate) fn why_no_fields(fields: &BTreeMap<String, String>) -> Option<&'stati
     }
 }
 
-const VARIABLE: &str = "a value has no variables, and would be sent as it is; the origin gets the address, the scheme and the host of clients in X-Forwarded-For, -Proto and -Host (forwarded)";
-
-/// Returns true if a value has a word in braces that another program, or the location of a
-/// redirection, would replace.
-fn has_variable(value: &str) -> bool {
-    ["{client}", "{host}", "{scheme}", "{uri}"].into_iter().any(|variable| value.contains(variable))
-}
+const VARIABLE: &str = "fields of responses have no variables: the value would be sent as it is";
 
 const LONG_NAME: &str = "the name is too long; the maximum is 256 bytes";
 
@@ -287,12 +281,12 @@ fn request(headers: &Headers) -> RequestRules {
     let is_host = |name: &str| name.eq_ignore_ascii_case("host");
     let set = headers.set.iter().filter(|(name, _)| !is_host(name));
     let host = headers.set.iter().find(|(name, _)| is_host(name));
+    let lines: Vec<(Box<str>, Box<str>)> =
+        set.chain(&headers.add).map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
     RequestRules {
         dropped: dropped(headers),
-        lines: set
-            .chain(&headers.add)
-            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-            .collect(),
+        has_variables: lines.iter().any(|(_, value)| variables::are_in(value)),
+        lines,
         host: host.map(|(_, value)| value.as_str().into()),
     }
 }

@@ -20,6 +20,7 @@ use crate::config::settings::Settings;
 use crate::config::sites::{
     Directory, FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget,
 };
+use crate::config::variables::Variables;
 use crate::serve::admission::{Admission, Denial, admission};
 
 /// Only protocol that a connection may change to.
@@ -80,7 +81,14 @@ impl<'b> Route<'b> {
     }
 
     /// Applies rules to a request: decides if it is admitted, and changes its fields.
-    pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> Applied {
+    /// `filled` is the place of rules with variables.
+    pub(crate) fn apply(
+        &mut self,
+        rules: &'b Rules,
+        request: &mut Request<'b>,
+        client: IpAddr,
+        filled: &'b OnceCell<RequestRules>,
+    ) -> Applied {
         let mut applied = Applied::default();
         if let Some(asked) = &rules.auth_request {
             let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
@@ -97,11 +105,29 @@ impl<'b> Route<'b> {
                 *self = Self::Bypass(Bypass::Verify(Box::new(route), auth, credentials));
             }
         }
-        if let Some(changes) = &rules.request {
+        let Some(changes) = &rules.request else { return applied };
+        // The answers of the proxy itself need no fields.
+        if let (true, Some(uri)) = (changes.has_variables, self.uri()) {
+            let variables = Variables { client, uri: &uri, method: request.method };
+            let Some(new) = changes.filled(&variables) else {
+                *self = Self::Bypass(Bypass::Denied(too_long_to_write(), self.manner()));
+                return applied;
+            };
+            filled.get_or_init(|| new).apply(request);
+        } else {
             changes.apply(request);
-            applied.is_changed = true;
         }
+        applied.is_changed = true;
         applied
+    }
+}
+
+/// Returns the refusal of a request whose host or URI does not fit into a field that rules write.
+fn too_long_to_write() -> Denial {
+    Denial {
+        status: 414,
+        why: "the URI is too long for a field that this site sends",
+        field_lines: Vec::new(),
     }
 }
 

@@ -290,7 +290,7 @@ impl Client {
     /// Parses the buffered bytes; dispatches a request that the memory cache cannot answer.
     async fn next(&mut self, worker: &Rc<Worker>) -> Next {
         let Self { socket, buffer, peer, begun, found } = self;
-        let path = OnceCell::new();
+        let (path, filled) = (OnceCell::new(), OnceCell::new());
         let bytes = buffer.filled();
         if bytes.is_empty() {
             return Next::More;
@@ -313,7 +313,7 @@ impl Client {
         if let Ok(route) = &mut route
             && let Some(rules) = route.rules()
         {
-            applied = route.apply(rules, &mut request, peer.ip());
+            applied = route.apply(rules, &mut request, peer.ip(), &filled);
         }
         if !is_looked_up
             && let Ok(Route::Cache(resource)) = &route

@@ -106,7 +106,8 @@ impl Bound {
     }
 
     /// Sets the function that gets a line for the operator when a directory of the cache, or the
-    /// access log, can no longer be used, or can be used again.
+    /// access log, can no longer be used, or can be used again; when a server of a pool changes its
+    /// state; and when clients are refused.
     #[must_use]
     pub fn on_note(self, on_note: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { on_note: Arc::new(on_note), ..self }
