@@ -121,6 +121,11 @@ fn proxy(out: &mut Text, sum: &Sum) {
         ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),
     ];
     out.single("strait_proxy", &[], &numbers);
+    reasons(out, sum);
+}
+
+/// Writes the counters of clients that were refused, by reason.
+fn reasons(out: &mut Text, sum: &Sum) {
     out.family(
         "strait_proxy_connections_refused_total",
         "counter",

@@ -1,5 +1,5 @@
-//! Replacement of the path in requests to a pool, and of the names of files: of its begin, or of all of it with groups of the
-//! route's expression.
+//! Replacement of the path in requests to a pool, and in the names of files: of its begin, or of
+//! all of it with groups of the route's expression.
 
 use regex::bytes::Captures;
 use strait_http::path::{encoded_part, rewritten, select_by_only};

@@ -140,7 +140,7 @@ impl RequestRules {
         self.lines.iter().any(|(own, _)| is_same_for_programs(own, name))
     }
 
-    /// Returns the rules for a request, with the values of variables; `None` if a value is too long.
+    /// Returns the rules for a request, with the values of variables; `None` if one is too long.
     pub(crate) fn filled(&self, variables: &Variables<'_>) -> Option<Self> {
         let fill = |(name, value): &(Box<str>, Box<str>)| Some((name.clone(), variables.fill(value)?.into()));
         let lines = self.lines.iter().map(fill).collect::<Option<_>>()?;

@@ -423,10 +423,7 @@ fn print_notes(notes: &[String]) {
 fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
     let checked = again(args, |config| proxy.check(config));
-    match checked
-        .and_then(|checked| Ok(proxy.adopt_checked(checked)?))
-        .inspect_err(|_| proxy.note_failed_reload())
-    {
+    match checked.and_then(|checked| Ok(proxy.adopt_checked(checked)?)) {
         Ok(_) if args.config.is_none() => {
             warn(format_args!("nothing to reload: --config names no file\n"));
         }
@@ -438,6 +435,7 @@ fn reload(args: &Args, proxy: &mut Proxy) {
             ));
         }
         Err(error) => {
+            proxy.note_failed_reload();
             let line = error.to_string().replace('\n', "; ");
             warn(format_args!("not reloaded: {line}\n"));
         }

@@ -138,18 +138,7 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
             json_string(out, value);
         }
     }
-    if let Some(user) = user(account) {
-        out.extend_from_slice(b",\"user\":");
-        json_string(out, user.as_bytes());
-    }
-    let scheme = if account.tls.is_some() { "https" } else { "http" };
-    let _ = write!(out, ",\"scheme\":\"{scheme}\"");
-    if let Some(tls) = account.tls {
-        let _ = write!(out, ",\"tls\":\"{tls}\"");
-    }
-    if let Some(stream) = account.stream {
-        let _ = write!(out, ",\"stream\":{stream}");
-    }
+    client(out, account);
     let (record, moved) = (account.record, account.moved);
     let _ = write!(
         out,
@@ -184,6 +173,22 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         json_string(out, why.as_bytes());
     }
     out.push(b'}');
+}
+
+/// Writes the members about the client's connection.
+fn client(out: &mut Vec<u8>, account: &Account<'_, '_>) {
+    if let Some(user) = user(account) {
+        out.extend_from_slice(b",\"user\":");
+        json_string(out, user.as_bytes());
+    }
+    let scheme = if account.tls.is_some() { "https" } else { "http" };
+    let _ = write!(out, ",\"scheme\":\"{scheme}\"");
+    if let Some(tls) = account.tls {
+        let _ = write!(out, ",\"tls\":\"{tls}\"");
+    }
+    if let Some(stream) = account.stream {
+        let _ = write!(out, ",\"stream\":{stream}");
+    }
 }
 
 fn version(request: &Request<'_>) -> &'static str {
