@@ -45,6 +45,18 @@ pub fn is_not_modified(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
     since.zip(modified).is_some_and(|(since, modified)| modified <= since)
 }
 
+/// Returns true if a precondition of the request excludes the response with the fields `own`, to be
+/// answered with 412 (RFC 9110, section 13.2.2, steps 1 and 2).
+pub fn fails_precondition(request: &Fields<'_>, own: &Fields<'_>) -> bool {
+    if request.has("if-match") {
+        let tag = own.one("etag").and_then(Tag::parse);
+        let is_own = |it: &str| Tag::parse(it).zip(tag).is_some_and(|(one, tag)| one.is(&tag));
+        return !request.elements("if-match").any(|element| element == "*" || is_own(element));
+    }
+    let (since, modified) = (date_of(request, "if-unmodified-since"), date_of(own, "last-modified"));
+    since.zip(modified).is_some_and(|(since, modified)| modified > since)
+}
+
 /// Returns true if If-None-Match of a request has the tag of the stored response.
 fn has_tag(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
     let Some(tag) = stored.one("etag").and_then(Tag::parse) else { return false };
@@ -128,6 +140,29 @@ mod tests {
         assert!(!is_not_modified(&fields(&[("If-Modified-Since", EARLY)]), &dated));
         let undated = fields(&[("Last-Modified", "x"), ("Date", EARLY)]);
         assert!(!is_not_modified(&fields(&[("If-Modified-Since", LATE)]), &undated));
+    }
+
+    #[test]
+    fn changed_response_fails_a_precondition() {
+        let strong = fields(&[("ETag", "\"a\""), ("Last-Modified", EARLY)]);
+        let weak = fields(&[("ETag", "W/\"a\""), ("Last-Modified", LATE)]);
+        for (request, of_strong, of_weak) in [
+            (&[("If-Match", "\"b\", \"a\"")][..], false, true),
+            (&[("If-Match", "W/\"a\"")], true, true),
+            (&[("If-Match", "\"b\"")], true, true),
+            (&[("If-Match", "*")], false, false),
+            (&[("If-Match", "")], true, true),
+            // If-Match overrides If-Unmodified-Since.
+            (&[("If-Match", "\"a\""), ("If-Unmodified-Since", "Sun, 06 Nov 1994 08:49:36 GMT")], false, true),
+            (&[("If-Unmodified-Since", EARLY)], false, true),
+            (&[("If-Unmodified-Since", LATE)], false, false),
+            (&[("If-Unmodified-Since", "yesterday")], false, false),
+            (&[], false, false),
+        ] {
+            let request = fields(request);
+            let failed = (fails_precondition(&request, &strong), fails_precondition(&request, &weak));
+            assert_eq!(failed, (of_strong, of_weak), "{request:?}");
+        }
     }
 
     #[test]

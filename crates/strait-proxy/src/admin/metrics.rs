@@ -16,12 +16,14 @@ use crate::config::rules::Guards;
 use crate::io::tls::Failure;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, SpanCounters, SpanLoss, Sum};
+use crate::observe::refusals::Refusal;
 
 /// Returns all metrics.
 pub(super) fn text(
     shared: &Shared,
     (servers, names): (&[ServerStatus], &[NameStatus]),
     guards: &Guards,
+    expiries: &[(&str, u64)],
 ) -> String {
     let mut out = Text::default();
     let sum = shared.sum();
@@ -42,6 +44,20 @@ pub(super) fn text(
         "Upgrades that failed: this process goes on.",
     );
     out.sample("", &[], shared.failed_upgrades.load(Ordering::Relaxed));
+    out.family(
+        "strait_proxy_failed_reloads_total",
+        "counter",
+        "Reloads that failed: the settings before stay in force.",
+    );
+    out.sample("", &[], shared.failed_reloads.load(Ordering::Relaxed));
+    out.family(
+        "strait_proxy_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "Time at which the certificate of a host expires, in seconds since 1970, by host.",
+    );
+    for (host, expiry) in expiries {
+        out.sample("", &[("host", host)], *expiry);
+    }
     spans(&mut out, &shared.spans);
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
@@ -87,7 +103,6 @@ fn proxy(out: &mut Text, sum: &Sum) {
     times(out, "other", &sum.others);
     let numbers = [
         ("connections_accepted_total", "counter", "Client connections that were accepted.", sum.accepted),
-        ("connections_refused_total", "counter", "Client connections that were refused.", sum.refused),
         ("connections", "gauge", "Open client connections.", sum.open),
         ("responses_cut_total", "counter", "Incomplete responses.", sum.cut),
         ("origin_connections_total", "counter", "Connections to origins that were opened.", sum.opened),
@@ -106,6 +121,19 @@ fn proxy(out: &mut Text, sum: &Sum) {
         ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),
     ];
     out.single("strait_proxy", &[], &numbers);
+    reasons(out, sum);
+}
+
+/// Writes the counters of clients that were refused, by reason.
+fn reasons(out: &mut Text, sum: &Sum) {
+    out.family(
+        "strait_proxy_connections_refused_total",
+        "counter",
+        "Client connections, and requests of HTTP/2 connections, that were refused, by reason.",
+    );
+    for refusal in Refusal::ALL {
+        out.sample("", &[("reason", refusal.name())], sum.refused[refusal as usize]);
+    }
     out.family(
         "strait_proxy_tls_handshakes_failed_total",
         "counter",
@@ -251,7 +279,7 @@ mod tests {
             counters.count(&Account {
                 client,
                 stream: None,
-                is_encrypted: false,
+                tls: None,
                 request: None,
                 record,
                 moved,

@@ -114,17 +114,25 @@ async fn accept(site: &Arc<Site>, listener: tokio::net::TcpListener, room: &Arc<
 pub(super) struct Page {
     status: u16,
     content_type: &'static str,
+    /// Methods of the path, if the request has another one.
+    allow: Option<&'static str>,
     body: Vec<u8>,
 }
 
 impl Page {
     fn text(status: u16, text: &str) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{text}\n").into_bytes() }
+        let (content_type, body) = ("text/plain; charset=utf-8", format!("{text}\n").into_bytes());
+        Self { status, content_type, allow: None, body }
+    }
+
+    /// Refusal of a method (RFC 9110, section 15.5.6).
+    fn not_allowed(allow: &'static str) -> Self {
+        Self { allow: Some(allow), ..Self::text(405, &format!("expected {allow}")) }
     }
 
     fn json(value: &impl serde::Serialize) -> Self {
         match serde_json::to_vec(value) {
-            Ok(body) => Self { status: 200, content_type: "application/json", body },
+            Ok(body) => Self { status: 200, content_type: "application/json", allow: None, body },
             Err(error) => Self::text(500, &error.to_string()),
         }
     }
@@ -148,6 +156,9 @@ async fn converse(site: &Site, mut socket: Socket, peer: SocketAddr) -> Result<(
     let mut head = Vec::new();
     push_status_line(&mut head, page.status);
     push_field(&mut head, "Content-Type", page.content_type.as_bytes());
+    if let Some(allow) = page.allow {
+        push_field(&mut head, "Allow", allow.as_bytes());
+    }
     push_number(&mut head, "Content-Length", page.body.len() as u64);
     head.extend_from_slice(FIELDS);
     let body = if is_head { &[][..] } else { &page.body };
@@ -192,7 +203,7 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
             Page::text(403, "a page of another site sent this request")
         }
         "POST" => site.change(path, query).await,
-        _ => Page::text(405, "GET, HEAD and POST are what there is"),
+        _ => Page::not_allowed("GET, HEAD, POST"),
     }
 }
 

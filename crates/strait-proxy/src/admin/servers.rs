@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use strait_ledger::prometheus::Text;
 
+use crate::config::changes::Change;
 use crate::config::settings::Settings;
 use crate::io::gate::Gates;
 
@@ -42,6 +43,9 @@ pub(super) struct ServerStatus {
     hedges_refused: u64,
     /// True if it gets requests only while no other server is available.
     is_backup: bool,
+    /// Last change of its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<Change>,
 }
 
 /// Returns the servers of all pools at a time in seconds; none for a forward proxy.
@@ -70,6 +74,7 @@ pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<Serve
             hedged: read(&member.state.hedged),
             hedges_won: read(&member.state.hedges_won),
             hedges_refused: read(&member.state.hedges_refused),
+            change: member.last_change(now),
         })
         .collect()
 }

@@ -82,17 +82,22 @@ impl Site {
     /// Responds to GET.
     pub(super) async fn show(&self, path: &str, query: &str) -> Page {
         match path {
-            "/" => Page { status: 200, content_type: "text/html; charset=utf-8", body: PAGE.into() },
+            "/" => {
+                let content_type = "text/html; charset=utf-8";
+                Page { status: 200, content_type, allow: None, body: PAGE.into() }
+            }
             "/healthz" if self.settings().is_closing() => Page::text(503, "ending"),
             "/healthz" => Page::text(200, "ok"),
             "/metrics" => Page {
                 status: 200,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
+                allow: None,
                 body: self.metrics().into_bytes(),
             },
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
             "/object" => self.object(query),
+            "/purge" | "/ban" | "/verify" | "/drain" | "/undrain" => Page::not_allowed("POST"),
             _ => Page::text(404, "expected /, /healthz, /metrics, /status.json, /objects or /object"),
         }
     }
@@ -111,6 +116,9 @@ impl Site {
             "/verify" => self.verify().await,
             "/drain" => self.drain(query, true),
             "/undrain" => self.drain(query, false),
+            "/" | "/healthz" | "/metrics" | "/status.json" | "/objects" | "/object" => {
+                Page::not_allowed("GET, HEAD")
+            }
             _ => Page::text(
                 404,
                 "expected /purge?uri=, /purge?tag=, /ban?pattern=, /verify, /drain?server= or /undrain?server=",
@@ -137,7 +145,8 @@ impl Site {
 
     fn metrics(&self) -> String {
         let names = names(&self.settings());
-        metrics::text(&self.shared, (&self.servers(), &names), &self.guards())
+        let settings = self.settings();
+        metrics::text(&self.shared, (&self.servers(), &names), &self.guards(), &settings.tls.expiries())
     }
 
     fn guards(&self) -> Guards {
@@ -189,7 +198,10 @@ impl Site {
                 Err(error) => Page::text(400, &error.to_string()),
             };
         }
-        match self.keys_of(&parameter(query, "uri").unwrap_or_default()) {
+        let Some(uri) = parameter(query, "uri") else {
+            return Page::text(400, "the parameter uri or tag is missing, or not encoded as in a URI");
+        };
+        match self.keys_of(&uri) {
             Ok(keys) => {
                 let of_all = move |shared: &Shared| {
                     // A record that is not loaded yet would have no mark of its removal.
@@ -231,7 +243,7 @@ impl Site {
         let drain =
             |sites: &Sites| sites.drain(&server, pool.as_deref(), is_drained, self.shared.clock.now());
         match settings.sites.as_ref().map_or(0, drain) {
-            0 => Page::text(404, "no pool has this server; /status.json lists all servers of pools"),
+            0 => Page::text(404, &no_server(&server, pool.as_deref())),
             pools => Page::json(&json!({ "pools": pools })),
         }
     }
@@ -269,6 +281,16 @@ impl Page {
     fn removed(Removed { stored, in_memory }: Removed) -> Self {
         Self::json(&json!({"stored": stored, "in_memory": in_memory}))
     }
+}
+
+/// Returns the text for a server that no pool has.
+fn no_server(server: &str, pool: Option<&str>) -> String {
+    let server = server.escape_default();
+    let has = match pool {
+        Some(pool) => format!("the pool \"{}\" has no", pool.escape_default()),
+        None => "no pool has the".to_owned(),
+    };
+    format!("{has} server \"{server}\"; /status.json lists all servers of pools")
 }
 
 /// Returns a decoded parameter of a query.

@@ -274,9 +274,11 @@ mod tests {
             counters: [Counters::default()].into(),
             origin_http2_abuses: <_>::default(),
             log_lost: <_>::default(),
+            refusals: <_>::default(),
             spans: <_>::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),
+            failed_reloads: <_>::default(),
         })
     }
 

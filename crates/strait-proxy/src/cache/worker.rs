@@ -43,6 +43,7 @@ use crate::observe::Outputs;
 use crate::observe::access::Account;
 use crate::observe::counters::{Counters, SpanCounters, Sum};
 use crate::observe::log::Gathered;
+use crate::observe::refusals::{Refusal, Refusals};
 use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
@@ -82,12 +83,16 @@ pub(crate) struct Shared {
     pub(crate) origin_http2_abuses: Arc<links::Abuses>,
     /// Lines of the access log that could not be written.
     pub(crate) log_lost: Arc<AtomicU64>,
+    /// Refused connections and HTTP/2 requests.
+    pub(crate) refusals: Refusals,
     /// Exported spans.
     pub(crate) spans: Arc<SpanCounters>,
     /// Process that takes over the store.
     pub(crate) heir: Heir,
     /// Number of upgrades that failed.
     pub(crate) failed_upgrades: AtomicU64,
+    /// Number of reloads that failed.
+    pub(crate) failed_reloads: AtomicU64,
 }
 
 impl Shared {
@@ -423,12 +428,14 @@ impl Worker {
 
     /// Returns true if an output has the traces of exchanges.
     pub(crate) fn outputs_traces(&self) -> bool {
-        self.logs_reasons() || self.outputs.spans.is_some()
+        let logs = self.outputs.log.is_some() && self.settings.log_format == Format::Json;
+        logs || self.outputs.spans.is_some()
     }
 
     /// Returns true if the log has the reasons of the proxy's own responses.
     pub(crate) fn logs_reasons(&self) -> bool {
-        self.outputs.log.is_some() && self.settings.log_format == Format::Json
+        let has_reasons = matches!(self.settings.log_format, Format::Json | Format::Combined);
+        self.outputs.log.is_some() && has_reasons
     }
 
     /// Returns the identification of a request; `None` if none is configured.
@@ -455,6 +462,12 @@ impl Local {
     /// Returns its counters.
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters[self.lane]
+    }
+
+    /// Counts a refused connection, or a refused request of an HTTP/2 connection.
+    pub(crate) fn note_refusal(&self, refusal: Refusal, client: IpAddr, is_stream: bool) {
+        self.counters().refused[refusal as usize].add(1);
+        self.shared.refusals.note(refusal, client, is_stream);
     }
 
     pub(crate) fn now(&self) -> u64 {

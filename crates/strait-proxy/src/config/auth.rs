@@ -218,7 +218,7 @@ impl BasicAuth {
 }
 
 /// Returns user and password of a request; `None` if it has none that could be right.
-fn credentials(request: &Request<'_>) -> Option<(String, String)> {
+pub(crate) fn credentials(request: &Request<'_>) -> Option<(String, String)> {
     let (scheme, token) = request.fields.one("authorization")?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;

@@ -11,18 +11,21 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
+use der::Decode as _;
+use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 use sha2::{Digest as _, Sha256};
 
+use crate::config::check::refused;
 use crate::config::edge::Site;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
@@ -62,6 +65,8 @@ struct Pair {
     /// Certificates in DER; the first one is the proxy's own.
     chain: Box<[Arc<[u8]>]>,
     key: PrivateKeyDer<'static>,
+    /// Second at which the certificate expires, once it was asked for.
+    expiry: OnceLock<Option<u64>>,
 }
 
 /// Keys that were parsed last, ready to sign.
@@ -177,10 +182,17 @@ impl Certificates {
             }
         }
         let mut reader = Reader::new(before);
-        let mut hosts = Hosts::new(own.read("tls", &mut reader, ocsp)?);
+        let mut problems = Vec::new();
+        let mut read = |files: Files<'_>, section: &str| {
+            files.read(section, &mut reader, ocsp).unwrap_or_else(|error| {
+                problems.push(error.to_string());
+                None
+            })
+        };
+        let mut hosts = Hosts::new(read(own, "tls"));
         for (index, site) in config.site.iter().enumerate() {
             let section = format!("site[{}]", index + 1);
-            let Some(own) = Files::of(site).read(&section, &mut reader, ocsp)? else { continue };
+            let Some(own) = read(Files::of(site), &section) else { continue };
             for host in &site.hosts {
                 // The table of sites reports hosts that are wrong or occur twice.
                 let _ = hosts.add(host, own.clone());
@@ -189,7 +201,58 @@ impl Certificates {
                 hosts.default = Some(own);
             }
         }
+        refused(&problems)?;
         Ok(Some(Self { hosts, pairs: reader.pairs, ready: ReadyKeys::default() }))
+    }
+}
+
+impl Certificates {
+    /// Returns the hosts with the seconds at which their certificates expire.
+    pub(crate) fn expiries(&self) -> Vec<(&str, u64)> {
+        let expiry = |(host, own): (_, &Certificate)| Some((host, own.pair.expiry()?));
+        self.hosts.iter().filter_map(expiry).collect()
+    }
+
+    /// Returns a note for each site with a host that its certificate is not for. Sites without a
+    /// certificate of their own may have clients without TLS alone, unless they need it.
+    pub(crate) fn foreign_hosts(&self, config: &Config) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (index, site) in config.site.iter().enumerate() {
+            let needs_tls = site.https || site.certificate.is_some();
+            let Some(host) = site.hosts.iter().find(|host| needs_tls && self.is_foreign(host)) else {
+                continue;
+            };
+            let of = if site.certificate.is_some() { "of the site" } else { "of [tls]" };
+            notes.push(format!(
+                "site[{}].hosts: the certificate {of} is not for \"{host}\"; clients refuse it",
+                index + 1
+            ));
+        }
+        notes
+    }
+
+    /// Returns true if the certificate of a host is for other names.
+    fn is_foreign(&self, host: &str) -> bool {
+        let name = host.to_ascii_lowercase();
+        // A certificate for all names below a domain is for each of them.
+        let name = name.strip_prefix("*.").map_or(name.clone(), |domain| format!("any.{domain}"));
+        let leaf = self.hosts.find_lower(&name).and_then(|own| own.pair.chain.first());
+        let (Some(leaf), Ok(name)) = (leaf, ServerName::try_from(name.trim_matches(['[', ']']))) else {
+            return false;
+        };
+        let leaf = CertificateDer::from(&**leaf);
+        ParsedCertificate::try_from(&leaf).is_ok_and(|leaf| verify_server_name(&leaf, &name).is_err())
+    }
+}
+
+impl Pair {
+    /// Returns the second at which the certificate expires; `None` if it is not in strict DER.
+    fn expiry(&self) -> Option<u64> {
+        let parse = || {
+            let leaf = x509_cert::Certificate::from_der(self.chain.first()?).ok()?;
+            Some(leaf.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
+        };
+        *self.expiry.get_or_init(parse)
     }
 }
 
@@ -265,9 +328,13 @@ impl<'a> Reader<'a> {
     /// Reads a certificate and its key.
     fn pair(&mut self, section: &str, certificate: &Path, key: &Path) -> Result<Arc<Pair>> {
         let unread = |of: &str, path: &Path, error| unread(&format!("{section}.{of}"), path, &error);
-        read(certificate, &mut self.certificate)
-            .map_err(|error| unread("certificate", certificate, error))?;
-        read(key, &mut self.key).map_err(|error| unread("key", key, error))?;
+        let own = read(certificate, &mut self.certificate)
+            .map_err(|error| unread("certificate", certificate, error));
+        let of_key = read(key, &mut self.key).map_err(|error| unread("key", key, error));
+        match own {
+            Ok(()) => of_key?,
+            Err(error) => return Err(error.and(|| of_key.err())),
+        }
         let digest = self.digest();
         let known = self.pairs.get(&digest);
         let known = known.or_else(|| self.before.and_then(|before| before.pairs.get(&digest)));
@@ -311,7 +378,7 @@ impl<'a> Reader<'a> {
             0 => Arc::from(&**der),
             _ => self.issuer(der),
         });
-        Ok(Pair { digest, chain: chain.collect(), key: kept })
+        Ok(Pair { digest, chain: chain.collect(), key: kept, expiry: OnceLock::new() })
     }
 
     /// Returns the certificate of an issuer, of which there is one copy.

@@ -11,6 +11,7 @@ use bytesize::ByteSize;
 use rustix::fs::{Access, access, statvfs};
 use strait_os::output;
 
+use crate::config::edge::Route;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Cache, Config};
 use crate::config::limits::BUFFER_BYTES;
@@ -166,6 +167,35 @@ fn unreadable(dir: &Path) -> Option<String> {
     }
     let denied = access(dir, Access::EXEC_OK).err()?;
     Some(format!("this user cannot read it: {}", std::io::Error::from(denied)))
+}
+
+/// Returns a text for each route whose directory of files lacks the path of the route: all its
+/// requests would get 404. Each begins with the key.
+pub(crate) fn missing_paths(config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (site, config) in config.site.iter().enumerate() {
+        for (index, route) in config.route.iter().enumerate() {
+            let Some((dir, path)) = missing_path(route) else { continue };
+            let (site, index) = (site + 1, index + 1);
+            let (dir, remedy) = (dir.display(), if route.rewrite.is_none() { REWRITE } else { "" });
+            notes.push(format!(
+                "site[{site}].route[{index}].files = \"{dir}\": it has no \"{path}\", so all requests get 404{remedy}"
+            ));
+        }
+    }
+    notes
+}
+
+const REWRITE: &str = "; the whole path names the file, unless rewrite = \"/\" removes that of the route";
+
+/// Returns the directory of a route, and the path that all its names of files begin with, if the
+/// directory exists and has no such path. Only files that a route with one path alone names need
+/// not be directories.
+fn missing_path(route: &Route) -> Option<(&Path, &str)> {
+    let dir = route.files.as_deref().filter(|dir| dir.is_dir())?;
+    let path = route.rewrite.as_ref().or(route.path.as_ref()).or(route.path_exact.as_ref())?;
+    let path = path.trim_matches('/');
+    (!path.is_empty() && !path.contains('{') && !dir.join(path).exists()).then_some((dir, path))
 }
 
 /// Returns a text if the store is larger than its file system. The proxy can run with it, but

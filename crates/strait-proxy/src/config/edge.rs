@@ -158,12 +158,14 @@ pub struct Route {
     pub methods: Vec<String>,
     /// Fields that requests have with this value; `*` stands for any.
     pub has_headers: BTreeMap<String, String>,
-    /// Path that replaces that of the route in requests to the pool.
+    /// Path that replaces that of the route in requests to the pool, and in the names of files.
     pub rewrite: Option<String>,
     /// Name of the pool that answers.
     pub pool: Option<String>,
     /// Directory of static files, below which the path of the request names a file.
     pub files: Option<PathBuf>,
+    /// Send a compressed file beside the named one to clients that accept its coding.
+    pub precompressed: bool,
     /// Redirection.
     pub redirect: Option<Box<Redirect>>,
     /// Fixed response.

@@ -36,6 +36,17 @@ impl Error {
         Self::Os { operation, subject: subject.to_string(), error: error.into() }
     }
 
+    /// Adds the problems of another error, if both are about the configuration.
+    pub(crate) fn and(self, other: impl FnOnce() -> Option<Self>) -> Self {
+        match self {
+            Self::Config(own) => match other() {
+                Some(Self::Config(other)) => Self::Config(format!("{own}\n{other}")),
+                _ => Self::Config(own),
+            },
+            error => error,
+        }
+    }
+
     /// Returns the kind of the error, from which programs derive their exit code.
     pub fn kind(&self) -> ErrorKind {
         match self {

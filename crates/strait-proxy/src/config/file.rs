@@ -349,6 +349,9 @@ pub enum FillMethod {
 pub struct Tls {
     /// Addresses for clients with TLS, in addition to `listen`.
     pub listen: Vec<SocketAddr>,
+    /// Port of https by which clients reach `listen`, for redirections. Default: that of the first
+    /// address.
+    pub https_port: Option<u16>,
     /// File of the server's certificate followed by intermediate certificates, in PEM.
     pub certificate: Option<PathBuf>,
     /// File of its private key, in PEM.
@@ -526,7 +529,15 @@ impl Default for Limits {
 
 impl Default for Tls {
     fn default() -> Self {
-        Self { listen: Vec::new(), certificate: None, key: None, ocsp: None, origin_ca: None, kernel: true }
+        Self {
+            listen: Vec::new(),
+            https_port: None,
+            certificate: None,
+            key: None,
+            ocsp: None,
+            origin_ca: None,
+            kernel: true,
+        }
     }
 }
 

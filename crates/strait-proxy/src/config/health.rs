@@ -48,6 +48,11 @@ impl Health {
         now < self.end()
     }
 
+    /// Returns the failures since the last success.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Returns the end of the last ejection.
     pub(crate) fn end(&self) -> u64 {
         self.by_failures.until.max(self.by_latency.until)
@@ -107,17 +112,19 @@ pub(crate) struct Checked {
 
 impl Checked {
     /// Notes a check. A server that is up goes down after `fall` failed checks, and comes up after
-    /// `rise` passed ones.
-    pub(crate) fn note(&mut self, has_passed: bool, rise: u32, fall: u32) {
+    /// `rise` passed ones. Returns true if it does.
+    pub(crate) fn note(&mut self, has_passed: bool, rise: u32, fall: u32) -> bool {
         if has_passed != self.is_down {
             self.contrary = 0;
-            return;
+            return false;
         }
         self.contrary = self.contrary.saturating_add(1);
         let needed = if self.is_down { rise } else { fall };
-        if self.contrary >= needed {
+        let has_changed = self.contrary >= needed;
+        if has_changed {
             *self = Self { is_down: !self.is_down, contrary: 0 };
         }
+        has_changed
     }
 }
 

@@ -44,6 +44,12 @@ impl<T> Hosts<T> {
         table.insert(host.into(), value).map_or(Ok(()), |_| Err("occurs twice"))
     }
 
+    /// Returns all hosts with their values, domains without `*.`, and `*` for the others.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        let named = self.exact.iter().chain(&self.domains).map(|(name, value)| (&**name, value));
+        named.chain(self.default.iter().map(|value| ("*", value)))
+    }
+
     /// Returns the value of the host of a request.
     pub(crate) fn find(&self, host: &Host<'_>) -> Option<&T> {
         if self.exact.is_empty() && self.domains.is_empty() {

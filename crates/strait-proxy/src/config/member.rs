@@ -4,11 +4,13 @@
 //! member for each of its addresses. Members are equal if they have the same state: a reload, and
 //! another weight, make a new member with the state of the old one.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::config::balance::Candidate;
+use crate::config::changes::{Change, Changes};
 use crate::config::entry::EntryState;
 use crate::config::health::{Checked, Health, slow_start_percent};
 use crate::config::outlier::Latency;
@@ -108,6 +110,7 @@ pub(crate) struct MemberState {
     health: Mutex<Health>,
     latency: Mutex<Latency>,
     checked: Mutex<Checked>,
+    changes: Mutex<Changes>,
 }
 
 /// Request in progress at a server, counted until it is dropped.
@@ -165,9 +168,29 @@ impl Member {
 
     /// Takes it out, or back in from `now` on.
     pub(crate) fn drain(&self, is_drained: bool, now: u64) {
-        if self.state.is_drained.swap(is_drained, Ordering::Relaxed) && !is_drained {
+        let was_drained = self.state.is_drained.swap(is_drained, Ordering::Relaxed);
+        if was_drained && !is_drained {
             self.return_at(now);
         }
+        if was_drained != is_drained {
+            let text = if is_drained { "is drained" } else { "is no longer drained" };
+            self.changes().note(now, text.to_owned());
+        }
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.state.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the last change of its state.
+    pub(crate) fn last_change(&self, now: u64) -> Option<Change> {
+        self.changes().last(now)
+    }
+
+    /// Returns the last change of its state unless it was taken before, with the number of untaken
+    /// ones before it.
+    pub(crate) fn take_change(&self, now: u64) -> Option<(Change, u64)> {
+        self.changes().take(now)
     }
 
     /// Notes if its name has its address.
@@ -190,12 +213,38 @@ impl Member {
         self.health().is_ejected(now)
     }
 
-    /// Returns true if it comes up.
-    pub(super) fn note_check(&self, has_passed: bool, rise: u32, fall: u32) -> bool {
+    /// Notes the result of a check, or the reason why it failed.
+    pub(super) fn note_check(&self, result: Result<(), &str>, now: u64, (rise, fall): (u32, u32)) {
         let mut checked = self.state.checked.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_down = checked.is_down;
-        checked.note(has_passed, rise, fall);
-        was_down && !checked.is_down
+        if !checked.note(result.is_ok(), rise, fall) {
+            return;
+        }
+        if result.is_ok() {
+            self.return_at(now);
+        }
+        let text = result.map_or_else(|why| format!("is down: check: {why}"), |()| "is up again".to_owned());
+        self.changes().note(now, text);
+    }
+
+    /// Notes that it is ejected until the end that `health` has.
+    pub(super) fn eject(&self, health: &Health, now: u64, why: &dyn Display) {
+        self.state.ejections.fetch_add(1, Ordering::Relaxed);
+        self.eject_until(health.end(), now, &format!("{} failures, the last: {why}", health.failures()));
+    }
+
+    /// Notes that it is ejected, until the end that `health` has, because it is slow.
+    pub(super) fn eject_slow(&self, health: &Health, now: u64) {
+        self.state.slow_ejections.fetch_add(1, Ordering::Relaxed);
+        self.eject_until(health.end(), now, "its responses begin far later than those of the others");
+    }
+
+    fn eject_until(&self, end: u64, now: u64, why: &str) {
+        self.return_at(end);
+        // A server that is out gets no requests when its ejection ends either.
+        if !self.is_out() {
+            let text = format!("is ejected for {} s: {why}", end.saturating_sub(now));
+            self.changes().eject(now, end, text);
+        }
     }
 
     /// Notes that it is available again from a time on.
@@ -208,6 +257,7 @@ impl Member {
         // A request that was in progress, or one that no other server could answer.
         if self.health().note_success(now) {
             self.return_at(now);
+            self.changes().note(now, "returns: a request has succeeded".to_owned());
         }
     }
 

@@ -4,6 +4,7 @@
 //! servers and notes their failures.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -109,9 +110,9 @@ impl ServerPool {
 
     /// Forgets failed checks if the pool has no check any more. Servers share their state with the
     /// pool before a reload, so this is for a configuration that is applied.
-    pub(crate) fn forget_checks(&self) {
+    pub(crate) fn forget_checks(&self, now: u64) {
         if self.check.is_none() {
-            self.members().iter().for_each(|member| _ = member.note_check(true, 1, 1));
+            self.members().iter().for_each(|member| member.note_check(Ok(()), now, (1, 1)));
         }
     }
 
@@ -213,24 +214,28 @@ impl ServerPool {
         &self.balance
     }
 
-    /// Notes the result of an active check.
-    pub(crate) fn note_check(&self, member: &Member, now: u64, has_passed: bool) {
-        if let Some(check) = &self.check
-            && member.note_check(has_passed, check.rise, check.fall)
-        {
-            member.return_at(now);
+    /// Notes the result of an active check, or the reason why it failed.
+    pub(crate) fn note_check(&self, member: &Member, now: u64, result: Result<(), &str>) {
+        if let Some(check) = &self.check {
+            member.note_check(result, now, (check.rise, check.fall));
         }
     }
 
     /// Counts the failure of a request that could not be repeated at another server, unless its
     /// client is the likely reason.
-    pub(crate) fn note_unrepeated_failure(&self, member: &Member, client: IpAddr, now: u64) {
+    pub(crate) fn note_unrepeated_failure(
+        &self,
+        member: &Member,
+        client: IpAddr,
+        now: u64,
+        why: &dyn Display,
+    ) {
         let charge = {
             let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
             suspects.note(client, member.id, now)
         };
         match charge {
-            Charge::Server => self.note_failure(member, now),
+            Charge::Server => self.note_failure(member, now, why),
             // The series of failures at the other server ends, and an ejection by it.
             Charge::Client(Some(other)) => {
                 if let Some(other) = self.members().iter().find(|it| it.id == other) {
@@ -242,13 +247,12 @@ impl ServerPool {
     }
 
     /// Counts a failure of a server, which may eject it.
-    pub(crate) fn note_failure(&self, member: &Member, now: u64) {
+    pub(crate) fn note_failure(&self, member: &Member, now: u64, why: &dyn Display) {
         member.state.failures.fetch_add(1, Ordering::Relaxed);
         let is_last = self.others(member, now).next().is_none();
         let mut health = member.health();
         if health.note_failure(self.rules, now, is_last) {
-            member.state.ejections.fetch_add(1, Ordering::Relaxed);
-            member.return_at(health.end());
+            member.eject(&health, now, why);
         }
     }
 
@@ -269,8 +273,7 @@ impl ServerPool {
         let mut health = member.health();
         match judgement {
             Judgement::Outlier if health.note_outlier(self.rules, now, is_last) => {
-                member.state.slow_ejections.fetch_add(1, Ordering::Relaxed);
-                member.return_at(health.end());
+                member.eject_slow(&health, now);
                 drop(health);
                 member.latency().forget_times();
             }

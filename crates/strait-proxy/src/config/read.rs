@@ -30,9 +30,13 @@ impl Checked {
         self.settings.check_again(config)
     }
 
-    /// Returns the notes that [`crate::Proxy::notes`] will have.
+    /// Returns the notes that [`crate::Proxy::notes`] will have, and those about values that are
+    /// valid and have little use.
     pub fn notes(&self) -> Vec<String> {
-        self.settings.notes()
+        let mut notes = self.settings.notes();
+        notes.extend(self.config.hints());
+        notes.extend(self.settings.tls.foreign_hosts(&self.config));
+        notes
     }
 }
 
@@ -94,7 +98,7 @@ impl Config {
     /// # Errors
     /// As of [`Self::check`].
     pub fn checked(self) -> Result<Checked> {
-        let settings = Settings::new(&self)?;
+        let settings = Settings::new(&self).map_err(|error| error.and(|| self.check_places().err()))?;
         Ok(Checked { config: self, settings })
     }
 
@@ -113,6 +117,11 @@ impl Config {
     /// One line for each directory that would fail at the start.
     pub fn check_directories(&self) -> Result<()> {
         check::refused(&check::directories(self))
+    }
+
+    /// Returns notes about directories of files that have little use. Each begins with its key.
+    pub fn hints(&self) -> Vec<String> {
+        check::missing_paths(self)
     }
 
     /// Checks whether the store fits its file system.

@@ -1,5 +1,5 @@
-//! Replacement of the path in requests to a pool: of its begin, or of all of it with groups of the
-//! route's expression.
+//! Replacement of the path in requests to a pool, and in the names of files: of its begin, or of
+//! all of it with groups of the route's expression.
 
 use regex::bytes::Captures;
 use strait_http::path::{encoded_part, rewritten, select_by_only};
@@ -67,8 +67,10 @@ impl Rewrite {
 
 /// Returns the reason why a path cannot be written to requests.
 fn why_no_path(path: &str) -> Option<&'static str> {
-    if !path.starts_with('/') || path.len() > PATH_BYTES_MAX {
-        Some("expected a path of at most 1024 bytes, for example \"/v1\"")
+    if !path.starts_with('/') {
+        Some("a path begins with /, for example \"/v1\"")
+    } else if path.len() > PATH_BYTES_MAX {
+        Some("the path is too long; the maximum is 1024 bytes")
     } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains(['?', '#', '%', '\\', ';']) {
         Some("write the path without query, encoding and parameters")
     } else if path.contains("//") || path.split('/').any(|part| matches!(part, "." | "..")) {
@@ -176,7 +178,7 @@ mod tests {
             ("/1}", "not opened"),
             ("/{1}}", "not opened"),
             ("/{1}?{2}", "without query"),
-            ("{1}", "expected a path"),
+            ("{1}", "a path begins with /"),
             (&format!("/{}", "{1}".repeat(GROUPS_MAX + 1)), "the maximum is 16"),
         ] {
             let why = Rewrite::new("/", Some(&regex), to).unwrap_err();

@@ -21,6 +21,7 @@ use crate::config::rate::RateLimit;
 use crate::config::rewrite::Rewrite;
 use crate::config::route_access::RouteAccess;
 use crate::config::route_limits::RouteLimits;
+use crate::config::variables::Variables;
 
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +101,8 @@ pub(crate) struct RequestRules {
     /// Cookies of clients that are dropped.
     pub(crate) dropped_cookies: CookieRules,
     pub(crate) lines: Vec<(Box<str>, Box<str>)>,
+    /// True if their values have variables.
+    pub(crate) has_variables: bool,
     /// Host for the origin. The cache key keeps that of the client.
     pub(crate) host: Option<Box<str>>,
 }
@@ -176,6 +179,13 @@ impl RequestRules {
     /// Returns true if the rules write a field of that name.
     pub(crate) fn writes(&self, name: &str) -> bool {
         self.lines.iter().any(|(own, _)| is_same_for_programs(own, name))
+    }
+
+    /// Returns the rules for a request, with the values of variables; `None` if one is too long.
+    pub(crate) fn filled(&self, variables: &Variables<'_>) -> Option<Self> {
+        let fill = |(name, value): &(Box<str>, Box<str>)| Some((name.clone(), variables.fill(value)?.into()));
+        let lines = self.lines.iter().map(fill).collect::<Option<_>>()?;
+        Some(Self { lines, has_variables: false, ..self.clone() })
     }
 
     /// Changes a client's request into the one that cache and origin see.

@@ -20,13 +20,12 @@ use crate::config::route_access::RouteAccess;
 use crate::config::route_limits::RouteLimits;
 use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
+use crate::config::variables::{self, VALUE_BYTES_MAX};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message. With the
 /// next two limits it bounds the heads that the proxy writes
 /// (`strait_http::head::OWN_HEAD_BYTES_MAX`).
 pub(crate) const FIELDS_MAX: usize = 32;
-/// Maximum length in bytes of a value.
-const VALUE_BYTES_MAX: usize = 4096;
 /// Maximum length in bytes of the name of a field.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
 
@@ -211,8 +210,8 @@ fn conditions(route: &Route, policy: Policy) -> Result<Conditions, String> {
 /// Returns the replacement of the path, or the reason why it is wrong.
 fn rewrite(route: &Route, conditions: &Conditions) -> Result<Option<Rewrite>, &'static str> {
     let Some(to) = &route.rewrite else { return Ok(None) };
-    if route.pool.is_none() {
-        return Err("only a route with a pool sends requests; remove it");
+    if route.pool.is_none() && route.files.is_none() {
+        return Err("only a route with a pool or with files uses the path; remove it");
     }
     let from = route.path.as_deref().or(route.path_exact.as_deref()).unwrap_or("/");
     Rewrite::new(from, conditions.path.as_ref(), to).map(Some)
@@ -252,7 +251,7 @@ fn key_text(rules: &Rules, route: &Route) -> String {
         let value = value.as_deref().unwrap_or("*");
         text.extend(["has ", name, ": ", value, "\n"]);
     }
-    if let Some(RequestRules { dropped, dropped_cookies, lines, host }) = rules.request.as_deref() {
+    if let Some(RequestRules { dropped, dropped_cookies, lines, host, .. }) = rules.request.as_deref() {
         text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
         text.push_str(&dropped_cookies.text());
         text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));
@@ -280,11 +279,13 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
     if all.len() > FIELDS_MAX {
         return vec![format!("{key}: {} fields; the maximum is {FIELDS_MAX}", all.len())];
     }
+    let is_response = key.ends_with("response_headers");
     let mut problems = Vec::new();
     for (index, (list, change, name, value)) in all.iter().enumerate() {
         let is_host = name.eq_ignore_ascii_case("host");
         let is_same = |(_, _, other, _): &(_, _, &String, _)| other.eq_ignore_ascii_case(name);
         let why = match why(name, *change).or_else(|| why_no_value(value)) {
+            None if is_response && variables::are_in(value) => Some(VARIABLE),
             None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
                 Some("expected a host, or HOST:PORT")
             }
@@ -308,6 +309,8 @@ pub(crate) fn why_no_fields(fields: &BTreeMap<String, String>) -> Option<&'stati
     }
 }
 
+const VARIABLE: &str = "fields of responses have no variables: the value would be sent as it is";
+
 const LONG_NAME: &str = "the name is too long; the maximum is 256 bytes";
 
 /// Returns the reason why a text cannot be the value of a field: a line feed would end it, and
@@ -328,13 +331,13 @@ fn request(headers: &Headers) -> RequestRules {
     let is_host = |name: &str| name.eq_ignore_ascii_case("host");
     let set = headers.set.iter().filter(|(name, _)| !is_host(name));
     let host = headers.set.iter().find(|(name, _)| is_host(name));
+    let lines: Vec<(Box<str>, Box<str>)> =
+        set.chain(&headers.add).map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
     RequestRules {
         dropped: dropped(headers),
         dropped_cookies: CookieRules::default(),
-        lines: set
-            .chain(&headers.add)
-            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-            .collect(),
+        has_variables: lines.iter().any(|(_, value)| variables::are_in(value)),
+        lines,
         host: host.map(|(_, value)| value.as_str().into()),
     }
 }

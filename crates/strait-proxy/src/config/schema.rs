@@ -110,6 +110,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("transfer.splice_from", Kind::Size),
     ("transfer.fill", Kind::OneOf(&["auto", "splice", "copy"])),
     ("tls.listen", Kind::Addresses),
+    ("tls.https_port", Kind::Number(1, 65_535)),
     ("tls.certificate", Kind::Path),
     ("tls.key", Kind::Path),
     ("tls.ocsp", Kind::Path),

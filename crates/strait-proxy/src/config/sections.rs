@@ -77,6 +77,7 @@ const ROUTE: &[(&str, Key)] = &[
     ("rewrite", Key::Value(Kind::Text)),
     ("pool", Key::Value(Kind::Text)),
     ("files", Key::Value(Kind::Path)),
+    ("precompressed", Key::Value(Kind::Bool)),
     ("redirect", Key::Section(REDIRECT)),
     ("respond", Key::Section(RESPOND)),
     ("request_headers", Key::Section(HEADERS)),
@@ -142,7 +143,7 @@ const HEADERS: &[(&str, Key)] =
     &[("set", Key::Texts), ("add", Key::Texts), ("remove", Key::Value(Kind::Fields))];
 
 const REDIRECT: &[(&str, Key)] =
-    &[("status", Key::Value(Kind::Number(300, 399))), ("location", Key::Value(Kind::Text))];
+    &[("status", Key::Value(Kind::Number(0, 999))), ("location", Key::Value(Kind::Text))];
 
 const RESPOND: &[(&str, Key)] = &[
     ("status", Key::Value(Kind::Number(200, 599))),

@@ -181,7 +181,8 @@ impl Settings {
         let before_sites = before.and_then(|before| before.sites.as_ref());
         let lifetimes = lifetimes(config);
         let policies = Policies { forwarded: forwarded(config), lifetimes };
-        let sites = site_check::sites(config, policies, &key_fields, before_sites)?;
+        let sites = site_check::sites(config, policies, &key_fields, before_sites);
+        let sites = sites.map_err(|error| error.and(|| Tls::new(config, false, tls_before).err()))?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,

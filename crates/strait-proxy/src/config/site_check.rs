@@ -21,7 +21,7 @@ use crate::config::rules::{AuthRequest, Guards};
 use crate::config::rules_check::{Policies, rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
-use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
+use crate::config::sites::{Directory, FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
 use crate::config::sticky;
 
 const WEIGHT_MAX: u32 = 1000;
@@ -175,7 +175,8 @@ impl Table {
             }
             return;
         };
-        let port = if address.port() == 443 { String::new() } else { format!(":{}", address.port()) };
+        let port = config.tls.https_port.unwrap_or(address.port());
+        let port = if port == 443 { String::new() } else { format!(":{port}") };
         self.sites.to_https =
             Redirect { location: format!("https://{{host}}{port}{{uri}}"), ..Redirect::default() };
     }
@@ -315,8 +316,15 @@ impl Table {
     }
 
     fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {
+        if route.precompressed && route.files.is_none() {
+            self.problem(&format!("{key}.precompressed"), "only a route with files has some; remove it");
+        }
         match (&route.pool, &route.files, &route.redirect, &route.respond) {
-            (None, Some(dir), None, None) => Some(Target::Files(dir.clone())),
+            (None, Some(path), None, None) => Some(Target::Files(Directory {
+                path: path.clone(),
+                is_precompressed: route.precompressed,
+                is_exact: route.path_exact.is_some(),
+            })),
             (Some(name), None, None, None) => {
                 let pool = self.pools.get(name).cloned();
                 if pool.is_some() {

@@ -98,10 +98,19 @@ impl<'a> Manner<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Pool(Arc<ServerPool>),
-    /// Directory of static files.
-    Files(PathBuf),
+    Files(Directory),
     Redirect(Redirect),
     Fixed(FixedResponse),
+}
+
+/// Directory of static files.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    /// True if compressed files beside the named one are sent in its place.
+    pub(crate) is_precompressed: bool,
+    /// True if the route has one path alone, and no paths below it.
+    pub(crate) is_exact: bool,
 }
 
 /// Response that needs no origin.
@@ -179,8 +188,8 @@ impl Sites {
     }
 
     /// Forgets the failed checks of pools without a check, when the configuration is applied.
-    pub(crate) fn forget_checks(&self) {
-        self.pools.iter().for_each(|pool| pool.forget_checks());
+    pub(crate) fn forget_checks(&self, now: u64) {
+        self.pools.iter().for_each(|pool| pool.forget_checks(now));
     }
 
     /// Takes a server, or all servers of a name, out of the pools that have it, or back in from

@@ -59,6 +59,17 @@ impl Tls {
         Self { server: None, client, kernel, note: None, ocsp: Vec::new(), certificates: None }
     }
 
+    /// Returns the hosts of the certificates with the seconds at which they expire; `*` stands for
+    /// all other hosts.
+    pub(crate) fn expiries(&self) -> Vec<(&str, u64)> {
+        self.certificates.as_ref().map(|all| all.expiries()).unwrap_or_default()
+    }
+
+    /// Returns a note for each site with hosts that its certificate is not for.
+    pub(crate) fn foreign_hosts(&self, config: &Config) -> Vec<String> {
+        self.certificates.as_ref().map(|all| all.foreign_hosts(config)).unwrap_or_default()
+    }
+
     /// Returns notes for the operator at that time.
     pub(crate) fn notes(&self, now: SystemTime) -> Vec<String> {
         self.note.iter().cloned().chain(self.ocsp.iter().filter_map(|file| file.note(now))).collect()

@@ -73,6 +73,15 @@ impl Carrier {
         }
     }
 
+    /// Returns the version of TLS, if the connection of a client uses it.
+    pub(crate) fn tls_version(&self) -> Option<&'static str> {
+        match self {
+            Self::Connection(stream) => stream.tls_version(),
+            Self::Http2(stream) => stream.tls_version(),
+            Self::Origin(_) => None,
+        }
+    }
+
     /// Returns true if bytes are held until [`Carrier::poll_send`].
     pub(crate) fn is_encrypted_here(&self) -> bool {
         matches!(self, Self::Connection(stream) if stream.is_encrypted_here())

@@ -189,6 +189,11 @@ impl Socket {
         self.stream.is_encrypted()
     }
 
+    /// Returns the version of TLS, if the connection uses it.
+    pub(crate) fn tls_version(&self) -> Option<&'static str> {
+        self.stream.tls_version()
+    }
+
     /// Returns true if bytes can move in and out without a copy (splice(2), sendfile(2)).
     pub(crate) fn can_splice(&self) -> bool {
         self.stream.can_splice()

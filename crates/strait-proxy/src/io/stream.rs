@@ -15,7 +15,7 @@ use crate::io::buffer::Buffer;
 use crate::io::piece::Piece;
 use crate::io::tcp::{poll_drain, poll_fill, poll_io, poll_receive};
 use crate::io::tls::kernel::Kernel;
-use crate::io::tls::session::Session;
+use crate::io::tls::session::{Session, TLS_1_3};
 
 /// TCP connection, with or without TLS.
 #[derive(Debug)]
@@ -73,6 +73,15 @@ impl Stream {
     /// Returns true if the connection uses TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// Returns the version of TLS, if the connection uses it.
+    pub(crate) fn tls_version(&self) -> Option<&'static str> {
+        match self.tls.as_ref()? {
+            Tls::Session(session) => session.version(),
+            // It takes over no other one.
+            Tls::Kernel(_) => Some(TLS_1_3),
+        }
     }
 
     /// Returns true if bytes are encrypted in user space.

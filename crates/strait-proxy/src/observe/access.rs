@@ -86,6 +86,8 @@ pub(crate) struct Record {
     pub(crate) origin: Option<SocketAddr>,
     /// Reason of the proxy's own response, if the log has it.
     pub(crate) why: Option<String>,
+    /// True if the request has the right password of its route.
+    pub(crate) is_authenticated: bool,
     pub(crate) trace: Option<Trace>,
 }
 
@@ -157,8 +159,8 @@ impl Begun {
     ) -> Account<'a, 'b> {
         let moved = socket.moved.since(self.moved);
         let stream = socket.http2_id();
-        let (record, took, is_encrypted) = (&socket.record, self.at.elapsed(), socket.is_encrypted());
-        Account { client, stream, is_encrypted, request, record, moved, took, is_whole }
+        let (record, took, tls) = (&socket.record, self.at.elapsed(), socket.tls_version());
+        Account { client, stream, tls, request, record, moved, took, is_whole }
     }
 }
 
@@ -168,9 +170,8 @@ pub(crate) struct Account<'a, 'b> {
     pub(crate) client: SocketAddr,
     /// Stream of the HTTP/2 connection.
     pub(crate) stream: Option<u32>,
-    /// True if the client's connection uses TLS.
-    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "spans alone have it"))]
-    pub(crate) is_encrypted: bool,
+    /// Version of TLS, if the client's connection uses it.
+    pub(crate) tls: Option<&'static str>,
     /// Request; `None` if it was malformed or is not logged.
     pub(crate) request: Option<&'a Request<'b>>,
     pub(crate) record: &'a Record,

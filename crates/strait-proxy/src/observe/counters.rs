@@ -11,6 +11,7 @@ use strait_ledger::buckets::{self, Buckets};
 
 use crate::io::tls::Failure;
 use crate::observe::access::{Account, Outcome};
+use crate::observe::refusals::Refusal;
 
 /// Number of outcomes.
 const OUTCOMES: usize = Outcome::ALL.len();
@@ -18,6 +19,8 @@ const OUTCOMES: usize = Outcome::ALL.len();
 const ABUSES: usize = Abuse::ALL.len();
 /// Number of reasons why handshakes fail.
 const FAILURES: usize = Failure::ALL.len();
+/// Number of reasons for which connections are refused.
+const REFUSALS: usize = Refusal::ALL.len();
 /// Classes of statuses by their first digit; 0 without a status.
 pub(crate) const CLASSES: usize = 6;
 
@@ -31,10 +34,10 @@ pub(crate) type Durations = Buckets<BITS, { buckets::len(BITS, (1 << 27) - 1) }>
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
-    /// Connections accepted, open, and refused.
+    /// Connections accepted and open, and refused ones by reason.
     pub(crate) accepted: SingleWriterCounter,
     pub(crate) open: SingleWriterCounter,
-    pub(crate) refused: SingleWriterCounter,
+    pub(crate) refused: [SingleWriterCounter; REFUSALS],
     /// Failed TLS handshakes, by reason.
     pub(crate) handshakes: [SingleWriterCounter; FAILURES],
     outcomes: [SingleWriterCounter; OUTCOMES],
@@ -141,7 +144,7 @@ impl SpanCounters {
 pub(crate) struct Sum {
     pub(crate) accepted: u64,
     pub(crate) open: u64,
-    pub(crate) refused: u64,
+    pub(crate) refused: [u64; REFUSALS],
     pub(crate) outcomes: [u64; OUTCOMES],
     pub(crate) classes: [u64; CLASSES],
     pub(crate) cut: u64,
@@ -173,7 +176,6 @@ impl Sum {
         for (sum, counter) in [
             (&mut self.accepted, &worker.accepted),
             (&mut self.open, &worker.open),
-            (&mut self.refused, &worker.refused),
             (&mut self.cut, &worker.cut),
             (&mut self.copied, &worker.copied),
             (&mut self.sendfile, &worker.sendfile),
@@ -190,6 +192,7 @@ impl Sum {
         self.outcomes.iter_mut().zip(&worker.outcomes).for_each(|(sum, own)| *sum += own.get());
         self.classes.iter_mut().zip(&worker.classes).for_each(|(sum, own)| *sum += own.get());
         self.http2_abuse.iter_mut().zip(&worker.http2_abuse).for_each(|(sum, own)| *sum += own.get());
+        self.refused.iter_mut().zip(&worker.refused).for_each(|(sum, own)| *sum += own.get());
         self.handshakes.iter_mut().zip(&worker.handshakes).for_each(|(sum, own)| *sum += own.get());
         self.hits.add(&worker.hits);
         self.others.add(&worker.others);

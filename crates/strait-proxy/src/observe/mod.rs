@@ -9,6 +9,7 @@ pub(crate) use crate::observe::spans::Spans;
 pub(crate) mod access;
 pub(crate) mod counters;
 pub(crate) mod log;
+pub(crate) mod refusals;
 pub(crate) mod report;
 #[cfg(feature = "otlp")]
 pub(crate) mod spans;

@@ -79,7 +79,7 @@ impl Report {
         Self {
             connections: sum.accepted,
             open: sum.open,
-            refused: sum.refused,
+            refused: sum.refused.iter().sum(),
             requests: sum.exchanges(),
             outcomes: Outcome::ALL.map(|outcome| (outcome.name(), sum.outcome(outcome))).to_vec(),
             statuses: STATUSES.into_iter().zip(sum.classes).collect(),

@@ -435,6 +435,7 @@ fn reload(args: &Args, proxy: &mut Proxy) {
             ));
         }
         Err(error) => {
+            proxy.note_failed_reload();
             let line = error.to_string().replace('\n', "; ");
             warn(format_args!("not reloaded: {line}\n"));
         }

@@ -49,10 +49,13 @@ impl Exchange<'_, '_> {
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => Box::pin(self.purge(&resource)).await,
-            Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
+            Bypass::File(uri, dir, manner) => Box::pin(self.answer_with_file(&uri, dir, manner)).await,
             Bypass::Verify(route, auth, credentials) => {
                 match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {
-                    Ok(()) => Box::pin(self.verified(*route)).await,
+                    Ok(()) => {
+                        self.client.record.is_authenticated = true;
+                        Box::pin(self.verified(*route)).await
+                    }
                     Err(denial) => {
                         Ok(self.refuse_with(denial.status, denial.why, &denial.field_lines).await?)
                     }

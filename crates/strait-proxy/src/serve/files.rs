@@ -13,7 +13,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 use rustix::io::Errno;
-use strait_http::conditional::{is_not_modified, range_counts};
+use strait_http::coding::{Coding, preferred};
+use strait_http::conditional::{fails_precondition, is_not_modified, range_counts};
 use strait_http::fields::Fields;
 use strait_http::head;
 use strait_http::path::resolved;
@@ -21,10 +22,13 @@ use strait_http::range::{self, Wanted, content_range};
 use strait_http::target::Uri;
 use strait_transfer::descriptors::Share;
 
+use crate::config::rewrite::Rewrite;
+use crate::config::sites::{Directory, Manner};
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::response::{Framing, ResponseOptions, write_end};
+use crate::serve::route::REWRITTEN;
 
 /// File of a directory.
 const INDEX: &[u8] = b"index.html";
@@ -65,31 +69,71 @@ const MEDIA_TYPES: [(&str, &str); 30] = [
     ("zip", "application/zip"),
 ];
 
+/// Open file, as it is sent.
+struct Static {
+    file: OwnedFd,
+    stat: Stat,
+    /// Coding of a compressed file in place of the named one.
+    coding: Option<Coding>,
+    /// True if the choice of the file depends on Accept-Encoding.
+    varies: bool,
+}
+
+/// Returns the end of the name of a compressed file.
+fn ending(coding: Coding) -> &'static [u8] {
+    match coding {
+        Coding::Zstd => b".zst",
+        Coding::Brotli => b".br",
+        Coding::Gzip => b".gz",
+    }
+}
+
+/// Returns true if a path ends with a slash.
+fn has_slash(path: &str) -> bool {
+    path.split('?').next().is_some_and(|path| path.ends_with('/'))
+}
+
 /// Bytes of a file for a request.
 enum Selected {
     Whole,
     Part(Range<u64>),
     NotModified,
     Unsatisfiable,
+    /// Another one than the request demands.
+    Other,
 }
 
 impl Exchange<'_, '_> {
-    /// Answers with the file of `uri` below `dir`. Returns true if the connection can carry another
-    /// request.
+    /// Answers with the file of `uri` below the directory of its route. Returns true if the
+    /// connection can carry another request.
     pub(crate) async fn answer_with_file(
         &mut self,
         uri: &Uri<'_>,
-        dir: &Path,
+        dir: &Directory,
+        manner: Manner<'_>,
     ) -> Result<bool, ExchangeError> {
         if !matches!(self.request.method, "GET" | "HEAD") {
             return self.answer_fixed((405, b"Allow: GET, HEAD\r\n", &[])).await;
         }
         let (slash, path) = uri.origin_form("GET");
-        let name = name_of(&format!("{slash}{path}")).ok_or_else(not_found)?;
+        let mut path = format!("{slash}{path}");
+        if let Some(rewrite) = manner.rules.and_then(|rules| rules.rewrite.as_ref()) {
+            let new = rewrite.apply(&path).ok_or_else(|| ExchangeError::Refuse(400, REWRITTEN.to_owned()))?;
+            let is_begin = matches!(rewrite, Rewrite::Begin { .. }) && !dir.is_exact;
+            if is_begin && !has_slash(&path) && has_slash(&new) {
+                return self.redirect_to_directory(uri).await;
+            }
+            path = new;
+        }
+        let name = name_of(&path).ok_or_else(not_found)?;
         let _descriptor = self.count_file()?;
-        let (file, stat) = open_below(dir, &name).map_err(refused)?;
+        let (file, stat) = open_below(&dir.path, &name).map_err(refused)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => self.send_static(&file, &stat, &name).await,
+            FileType::RegularFile => {
+                let plain = Static { file, stat, coding: None, varies: false };
+                let found = if dir.is_precompressed { self.coded(&dir.path, &name, plain) } else { plain };
+                self.send_static(&found, &name).await
+            }
             FileType::Directory => self.redirect_to_directory(uri).await,
             _ => Err(not_found()),
         }
@@ -118,9 +162,28 @@ impl Exchange<'_, '_> {
         self.answer_fixed((301, &field_lines, &[])).await
     }
 
-    async fn send_static(&mut self, file: &OwnedFd, stat: &Stat, name: &[u8]) -> Result<bool, ExchangeError> {
-        let length = u64::try_from(stat.st_size).unwrap_or(0);
-        let field_lines = field_lines(stat, length, name, self.worker.now());
+    /// Returns the compressed file beside a file that the client prefers, or that file. A file that
+    /// is compressed itself has none.
+    fn coded(&self, dir: &Path, name: &[u8], plain: Static) -> Static {
+        if Coding::ALL.into_iter().any(|coding| name.ends_with(ending(coding))) {
+            return plain;
+        }
+        let mut offered = Coding::ALL.to_vec();
+        while let Some(coding) = preferred(&self.request.fields, &offered) {
+            if let Ok((file, stat)) = open_below(dir, &[name, ending(coding)].concat())
+                && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            {
+                return Static { file, stat, coding: Some(coding), varies: true };
+            }
+            offered.retain(|other| *other != coding);
+        }
+        Static { varies: true, ..plain }
+    }
+
+    async fn send_static(&mut self, found: &Static, name: &[u8]) -> Result<bool, ExchangeError> {
+        let length = u64::try_from(found.stat.st_size).unwrap_or(0);
+        let field_lines = field_lines(found, length, name, self.worker.now());
+        self.client.record.coding = found.coding.map(Coding::name);
         let selected = self.select_static(&field_lines, length);
         let range = match selected {
             Selected::NotModified => return self.answer_fixed((304, &field_lines, &[])).await,
@@ -128,6 +191,7 @@ impl Exchange<'_, '_> {
                 let line = format!("Content-Range: bytes */{length}\r\n");
                 return self.answer_fixed((416, line.as_bytes(), &[])).await;
             }
+            Selected::Other => return self.answer_fixed((412, &[], &[])).await,
             Selected::Whole => 0..length,
             Selected::Part(ref range) => range.clone(),
         };
@@ -149,7 +213,7 @@ impl Exchange<'_, '_> {
             self.client.write_all(&head, &[]).await?;
         } else {
             self.client.write_all_and_more(&head).await?;
-            self.client.send_file(file, range.start, len).await?;
+            self.client.send_file(&found.file, range.start, len).await?;
         }
         self.worker.heads.give_back(head);
         Ok(options.keeps_alive)
@@ -161,6 +225,9 @@ impl Exchange<'_, '_> {
         let response = [b"HTTP/1.1 200 OK\r\n", field_lines, b"\r\n"].concat();
         let Ok(Some((response, _))) = head::response(&response) else { return Selected::Whole };
         let (request, own): (_, &Fields<'_>) = (&self.request.fields, &response.fields);
+        if fails_precondition(request, own) {
+            return Selected::Other;
+        }
         if is_not_modified(request, own) {
             return Selected::NotModified;
         }
@@ -227,15 +294,24 @@ fn refused(error: Errno) -> ExchangeError {
 }
 
 /// Returns the lines of the fields of a file.
-fn field_lines(stat: &Stat, length: u64, name: &[u8], now: u64) -> Vec<u8> {
+fn field_lines(found: &Static, length: u64, name: &[u8], now: u64) -> Vec<u8> {
+    let Static { stat, coding, varies, .. } = found;
     let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
     let mut lines = Vec::new();
     push_field(&mut lines, "Content-Type", media_type(name).as_bytes());
     // A file that was changed in the present second may change again within it, and its tag would
     // not: weak (RFC 9110, section 8.8.1). File systems count nanoseconds, but in ticks.
     let weak = if seconds >= now { "W/" } else { "" };
-    let tag = format!("{weak}\"{seconds:x}-{:x}-{length:x}\"", stat.st_mtime_nsec);
+    // Files of equal length and time differ in their coding.
+    let end = coding.map(|coding| format!("-{}", coding.name())).unwrap_or_default();
+    let tag = format!("{weak}\"{seconds:x}-{:x}-{length:x}{end}\"", stat.st_mtime_nsec);
     push_field(&mut lines, "ETag", tag.as_bytes());
+    if let Some(coding) = coding {
+        push_field(&mut lines, "Content-Encoding", coding.name().as_bytes());
+    }
+    if *varies {
+        push_field(&mut lines, "Vary", b"Accept-Encoding");
+    }
     let modified = UNIX_EPOCH + Duration::from_secs(seconds.min(now));
     push_field(&mut lines, "Last-Modified", httpdate::fmt_http_date(modified).as_bytes());
     push_field(&mut lines, "Accept-Ranges", b"bytes");

@@ -22,6 +22,8 @@ use crate::cache::object::{Object, RECORDS_MAX};
 use crate::cache::worker::Worker;
 use crate::config::file::Abandoned;
 use crate::config::rules::RequestRules;
+use crate::config::sites::Resource;
+use crate::config::variables::Variables;
 use crate::io::gate::{Key, Permit};
 use crate::serve::exchange::Exchange;
 use crate::serve::route::read_ruled;
@@ -30,6 +32,17 @@ use crate::serve::wanted::Wanted;
 use crate::upstream::error::FetchError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::{OriginRequest, Purpose};
+
+/// Returns the rules for requests of a resource, with the values that they have for the exchange.
+fn rules_of(exchange: &Exchange<'_, '_>, resource: &Resource<'_>) -> Option<Arc<RequestRules>> {
+    let rules = resource.manner.rules.and_then(|rules| rules.request.as_ref())?;
+    if !rules.has_variables {
+        return Some(rules.clone());
+    }
+    let (client, uri) = (exchange.peer.ip(), &resource.uri);
+    // The exchange has got values that fit.
+    rules.filled(&Variables { client, uri, method: exchange.request.method }).map(Arc::new)
+}
 
 /// Records of a key from which on no parts are requested ahead of a fill. It leaves space for those
 /// of the fill itself, and for other variants.
@@ -85,7 +98,7 @@ impl GapRequest {
             generation: wanted.generation.clone(),
             directives: wanted.directives,
             head: exchange.raw.to_vec(),
-            rules: wanted.resource.manner.rules.and_then(|rules| rules.request.clone()),
+            rules: rules_of(exchange, wanted.resource),
             whole: exchange.origin_request(wanted.resource, BodyFraming::None, Purpose::Store),
         }
     }

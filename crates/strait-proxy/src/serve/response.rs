@@ -138,6 +138,8 @@ pub(crate) fn write_stored(
         }
         Answer::Unsatisfiable(length) => {
             push_status_line(head, code);
+            // As the Age below counts from it.
+            push_some(head, &object.fields(), |name| name == "date");
             push_field(head, "Content-Range", format!("bytes */{length}").as_bytes());
             framing = Framing::Length(0);
         }

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
-use std::path::Path;
 
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
@@ -18,11 +17,17 @@ use crate::config::auth::{BasicAuth, Credentials};
 use crate::config::edge::Redirect;
 use crate::config::rules::{AuthRequest, RequestRules, Rules};
 use crate::config::settings::Settings;
-use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::config::sites::{
+    Directory, FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget,
+};
+use crate::config::variables::Variables;
 use crate::serve::admission::{Admission, Denial, admission};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
+
+/// Reason of the refusal of a path that a route cannot rewrite.
+pub(crate) const REWRITTEN: &str = "programs read the path differently, and this site rewrites it";
 
 /// Route of a request.
 #[derive(Debug)]
@@ -75,28 +80,64 @@ impl<'b> Route<'b> {
         self.manner().rules
     }
 
-    /// Applies rules to a request: decides if it is admitted, and changes its fields. Returns true
-    /// if it has changed them.
-    pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> bool {
+    /// Applies rules to a request: decides if it is admitted, and changes its fields.
+    /// `filled` is the place of rules with variables.
+    pub(crate) fn apply(
+        &mut self,
+        rules: &'b Rules,
+        request: &mut Request<'b>,
+        client: IpAddr,
+        filled: &'b OnceCell<RequestRules>,
+    ) -> Applied {
+        let mut applied = Applied::default();
         if let Some(asked) = &rules.auth_request {
             let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
             *self = Self::Bypass(Bypass::Ask(Box::new(route), asked));
         }
         match admission(rules, request, client) {
-            Admission::Admitted => {}
+            Admission::Admitted => applied.is_authenticated = rules.auth.is_some(),
             Admission::Denied(denial) => {
                 *self = Self::Bypass(Bypass::Denied(denial, self.manner()));
-                return false;
+                return applied;
             }
             Admission::Unverified(auth, credentials) => {
                 let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
                 *self = Self::Bypass(Bypass::Verify(Box::new(route), auth, credentials));
             }
         }
-        let Some(changes) = &rules.request else { return false };
-        changes.apply(request);
-        true
+        let Some(changes) = &rules.request else { return applied };
+        // The answers of the proxy itself need no fields.
+        if let (true, Some(uri)) = (changes.has_variables, self.uri()) {
+            let variables = Variables { client, uri: &uri, method: request.method };
+            let Some(new) = changes.filled(&variables) else {
+                *self = Self::Bypass(Bypass::Denied(too_long_to_write(), self.manner()));
+                return applied;
+            };
+            filled.get_or_init(|| new).apply(request);
+        } else {
+            changes.apply(request);
+        }
+        applied.is_changed = true;
+        applied
     }
+}
+
+/// Returns the refusal of a request whose host or URI does not fit into a field that rules write.
+fn too_long_to_write() -> Denial {
+    Denial {
+        status: 414,
+        why: "the URI is too long for a field that this site sends",
+        field_lines: Vec::new(),
+    }
+}
+
+/// Result of the rules of a route for a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Applied {
+    /// True if they have changed its fields.
+    pub(crate) is_changed: bool,
+    /// True if it has the right password.
+    pub(crate) is_authenticated: bool,
 }
 
 /// Route without the cache.
@@ -113,7 +154,7 @@ pub(crate) enum Bypass<'b> {
     /// Redirection of a site's route.
     Redirect(Uri<'b>, &'b Redirect, Manner<'b>),
     /// File below the directory of a site's route.
-    File(Uri<'b>, &'b Path, Manner<'b>),
+    File(Uri<'b>, &'b Directory, Manner<'b>),
     /// Fixed response of a site's route.
     Fixed(&'b FixedResponse, Manner<'b>),
     /// Route after the verification of a password.
@@ -230,8 +271,7 @@ fn changed<'b>(
     let mut new = None;
     if let Some(rewrite) = rules.rewrite.as_ref().filter(|_| has_path) {
         let rewritten = rewrite.apply(resource.uri.path);
-        let why = "programs read the path differently, and this site rewrites it";
-        new = Some(rewritten.ok_or_else(|| refused(why))?);
+        new = Some(rewritten.ok_or_else(|| refused(REWRITTEN))?);
     }
     let query = rules.cache.as_ref().and_then(|cache| cache.query.as_ref());
     if let Some(query) = query.filter(|_| matches!(request.method, "GET" | "HEAD" | "PURGE")) {

@@ -22,6 +22,7 @@ use crate::cache::deferred::Deferred;
 use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
 use crate::observe::Outputs;
+use crate::observe::refusals::Refusal;
 use crate::server::client_limits::{ClientLimits, Party, Share};
 use crate::server::connection::{Client, DRAIN_READ_TIMEOUT, Phase};
 use crate::server::current::Current;
@@ -271,10 +272,14 @@ impl Acceptor {
         let is_allowed =
             if port.has_proxy_header { access.allows_proxied(peer.ip()) } else { access.allows(peer.ip()) };
         let party = if port.has_proxy_header { Party::Unnamed } else { Party::client(peer.ip()) };
-        let share = if is_allowed { Share::of(&self.client_limits, worker.settings(), party) } else { None };
-        let Some(share) = share else {
-            worker.counters().refused.add(1);
-            return;
+        let share = if is_allowed {
+            Share::of(&self.client_limits, worker.settings(), party).ok_or(party.refusal())
+        } else {
+            Err(Refusal::Access)
+        };
+        let share = match share {
+            Ok(share) => share,
+            Err(refusal) => return worker.note_refusal(refusal, peer.ip(), false),
         };
         worker.counters().accepted.add(1);
         worker.counters().open.add(1);

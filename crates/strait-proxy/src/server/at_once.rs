@@ -83,7 +83,7 @@ fn send(worker: &Worker, opened: &Opened, peer: SocketAddr, hit: &Hit) -> Option
     worker.account(&Account {
         client: peer,
         stream: Some(opened.id()),
-        is_encrypted: opened.is_encrypted(),
+        tls: opened.tls_version(),
         request: request.as_ref(),
         record: &record,
         moved,

@@ -5,6 +5,8 @@
 //! HTTP/2 includes the server's SETTINGS: requests need them. Each server is checked by a task of
 //! its own, so that one that hangs does not delay the others.
 
+use std::borrow::Cow;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::io::http2::link::Link;
 use crate::io::http2::origin_stream::OriginStream;
-use crate::io::socket::Socket;
+use crate::io::socket::{Socket, SocketError};
 use crate::io::{tls, unix};
 use crate::server::names::Names;
 use crate::upstream::dns::Dns;
@@ -106,10 +108,10 @@ impl Checker {
     /// Checks a server at an interval, and notes the results.
     async fn check(&self, pool: &ServerPool, member: &Member, check: &Check) {
         loop {
-            let has_passed =
-                passes_in_time(&self.settings, &self.dns, &member.server, (check, pool.http2)).await;
-            pool.note_check(member, self.clock.now(), has_passed);
-            if !has_passed {
+            let result = passes_in_time(&self.settings, &self.dns, &member.server, (check, pool.http2)).await;
+            let outcome = result.as_ref().err().map_or(Ok(()), |why| Err(&**why));
+            pool.note_check(member, self.clock.now(), outcome);
+            if result.is_err() {
                 // Its name may have another address: no request that connects shows it.
                 member.entry.doubt();
             }
@@ -118,44 +120,66 @@ impl Checker {
     }
 }
 
-/// Checks a server once; returns true if it passes in time.
+/// Reason why a check failed.
+type Failure = Cow<'static, str>;
+
+fn failure(error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "refused".into(),
+        ErrorKind::TimedOut => "timed out".into(),
+        _ => error.to_string().into(),
+    }
+}
+
+/// Returns the reason for an error of a connection.
+fn of_socket(error: SocketError) -> Failure {
+    match error {
+        SocketError::Closed | SocketError::Answered => "closed".into(),
+        SocketError::TimedOut => "timed out".into(),
+    }
+}
+
+/// Checks a server once, within its time limit.
 async fn passes_in_time(
     settings: &Settings,
     dns: &Dns,
     server: &Server,
     (check, http2): (&Check, OriginHttp2),
-) -> bool {
+) -> Result<(), Failure> {
     let limit = Duration::from_secs(check.timeout);
     let passed = timeout(limit, passes(settings, dns, server, (check, http2))).await;
-    passed.ok().flatten().is_some()
+    passed.unwrap_or(Err("timed out".into()))
 }
 
-/// Checks a server once, at its addresses in order until it passes at one; `None` if it fails.
+/// Checks a server once, at its addresses in order until it passes at one.
 async fn passes(
     settings: &Settings,
     dns: &Dns,
     server: &Server,
     (check, http2): (&Check, OriginHttp2),
-) -> Option<()> {
+) -> Result<(), Failure> {
+    let failed = |error: io::Error| failure(&error);
     let (host, port) = match server {
         Server::Tcp { port, address: Some(address), .. } => {
-            let connected = TcpStream::connect(SocketAddr::new(*address, *port)).await.ok()?;
+            let connected = TcpStream::connect(SocketAddr::new(*address, *port)).await.map_err(failed)?;
             return passes_on(settings, server, connected, (check, http2)).await;
         }
         Server::Tcp { host, port, address: None, .. } => (host, *port),
         // It has no server yet.
-        Server::Service(_) => return Some(()),
+        Server::Service(_) => return Ok(()),
         Server::Unix(path) => {
-            return passes_on(settings, server, unix::connect(path).await.ok()?, (check, http2)).await;
+            let connected = unix::connect(path).await.map_err(failed)?;
+            return passes_on(settings, server, connected, (check, http2)).await;
         }
     };
     let deadline = Instant::now() + Duration::from_secs(check.timeout);
-    let addresses = dns.addresses(host).await.ok()?;
+    let addresses =
+        dns.addresses(host).await.map_err(|error| Failure::from(format!("look up {host}: {error}")))?;
     let passes = async |address| {
-        let connected = TcpStream::connect(SocketAddr::new(address, port)).await.map_err(drop)?;
-        passes_on(settings, server, connected, (check, http2)).await.ok_or(())
+        let connected = TcpStream::connect(SocketAddr::new(address, port)).await.map_err(failed)?;
+        passes_on(settings, server, connected, (check, http2)).await
     };
-    first(&addresses, deadline, || (), passes).await.ok()
+    first(&addresses, deadline, || "timed out".into(), passes).await
 }
 
 async fn passes_on(
@@ -163,51 +187,56 @@ async fn passes_on(
     server: &Server,
     connected: TcpStream,
     (check, http2): (&Check, OriginHttp2),
-) -> Option<()> {
+) -> Result<(), Failure> {
     let limit = Duration::from_secs(check.timeout);
     let mut socket = Socket::new(connected, limit);
     let is_http2 = match server {
         Server::Tcp { host, is_tls: true, .. } => {
-            socket.secure(tls::connect(&settings.tls, host, http2).ok()?, limit).await.ok()?
+            let tls = tls::connect(&settings.tls, host, http2).map_err(|error| error.to_string())?;
+            let shaken = socket.secure(tls, limit).await;
+            shaken.map_err(|error| Failure::from(format!("TLS: {}", failure(&error))))?
         }
         _ => http2 == OriginHttp2::On,
     };
     if !is_http2 {
         return match &check.path {
             // Requests would fail.
-            _ if http2 == OriginHttp2::On => None,
+            _ if http2 == OriginHttp2::On => Err("no HTTP/2 (ALPN)".into()),
             Some(path) => answers(&mut socket, server, path, check).await,
-            None => Some(()),
+            None => Ok(()),
         };
     }
-    let link = Link::to_origin(socket.into_connection()?);
+    let connection = socket.into_connection().ok_or("closed")?;
+    let link = Link::to_origin(connection);
     let driven = link.clone();
     let passes = async {
-        link.settings().await.ok()?;
-        let Some(path) = &check.path else { return Some(()) };
+        link.settings().await.map_err(|_| "no SETTINGS of HTTP/2")?;
+        let Some(path) = &check.path else { return Ok(()) };
         let mut socket = Socket::of_origin(OriginStream::new(link.clone()), limit);
         answers(&mut socket, server, path, check).await
     };
     tokio::select! {
         biased;
         passed = passes => passed,
-        _ = driven.drive(limit, limit) => None,
+        _ = driven.drive(limit, limit) => Err("the HTTP/2 connection has ended".into()),
     }
 }
 
-/// Returns `None` unless the server answers a GET of the path with the expected status.
-async fn answers(socket: &mut Socket, server: &Server, path: &str, check: &Check) -> Option<()> {
+/// Returns an error unless the server answers a GET of the path with the expected status.
+async fn answers(socket: &mut Socket, server: &Server, path: &str, check: &Check) -> Result<(), Failure> {
     let host = check.host.clone().unwrap_or_else(|| server.authority().to_string());
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: strait\r\nConnection: close\r\n\r\n");
-    socket.write_all(request.as_bytes(), &[]).await.ok()?;
+    socket.write_all(request.as_bytes(), &[]).await.map_err(of_socket)?;
     let mut buffer = Buffer::default();
     loop {
-        let read = head::response(buffer.filled()).ok()?.map(|(response, len)| (response.status, len));
+        let read = head::response(buffer.filled()).map_err(|error| error.to_string())?;
+        let read = read.map(|(response, len)| (response.status, len));
         match read {
             Some((100..=199, len)) => buffer.consume(len),
-            Some((status, _)) => return is_expected(check, status).then_some(()),
-            None if socket.read(&mut buffer).await.ok()? == 0 => return None,
+            Some((status, _)) if is_expected(check, status) => return Ok(()),
+            Some((status, _)) => return Err(format!("status {status}").into()),
+            None if socket.read(&mut buffer).await.map_err(of_socket)? == 0 => return Err("closed".into()),
             None => {}
         }
     }

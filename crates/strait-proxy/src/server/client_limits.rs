@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::settings::Settings;
 use crate::io::gate;
+use crate::observe::refusals::Refusal;
 
 /// Party that connections are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +19,14 @@ pub(crate) enum Party {
 impl Party {
     pub(crate) fn client(address: IpAddr) -> Self {
         Self::Client(gate::Client::of(address))
+    }
+
+    /// Returns the reason for which a connection beyond the maximum is refused.
+    pub(crate) fn refusal(self) -> Refusal {
+        match self {
+            Self::Client(_) => Refusal::PerClient,
+            Self::Unnamed => Refusal::Unnamed,
+        }
     }
 
     /// Returns the maximum of connections; `None` if they are not counted.

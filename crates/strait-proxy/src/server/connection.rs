@@ -33,10 +33,11 @@ use crate::io::pace::Uptake;
 use crate::io::socket::{Socket, SocketError};
 use crate::io::tls::{self, Failure};
 use crate::observe::access::{Begun, ClientSocket};
+use crate::observe::refusals::Refusal;
 use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::response::{ResponseOptions, write_own};
-use crate::serve::route::{Route, malformed, read_request, route};
+use crate::serve::route::{Applied, Route, malformed, read_request, route};
 use crate::server::client_limits::Share;
 use crate::server::current::Current;
 use crate::server::dispatch::{self, ConnectionAfter, RoutedRequest};
@@ -100,6 +101,8 @@ pub(super) struct Hit {
     pub(super) rules: Option<Arc<ResponseRules>>,
     pub(super) head_len: usize,
     pub(super) trace: Option<Trace>,
+    /// True if the request has the right password of its route.
+    pub(super) is_authenticated: bool,
 }
 
 impl Client {
@@ -237,9 +240,13 @@ impl Client {
             self.peer = client;
         }
         let client = self.peer.ip();
-        let is_admitted = settings.access.allows(client) && share.name_client(settings, client);
-        worker.counters().refused.add(u64::from(!is_admitted));
-        is_admitted.then_some(())
+        let refusal = match settings.access.allows(client) {
+            false => Refusal::Access,
+            true if share.name_client(settings, client) => return Some(()),
+            true => Refusal::PerClient,
+        };
+        worker.note_refusal(refusal, client, false);
+        None
     }
 
     async fn requests(&mut self, current: &Current, phase: &Cell<Phase>) -> Result<(), SocketError> {
@@ -283,7 +290,7 @@ impl Client {
     /// Parses the buffered bytes; dispatches a request that the memory cache cannot answer.
     async fn next(&mut self, worker: &Rc<Worker>) -> Next {
         let Self { socket, buffer, peer, begun, found } = self;
-        let path = OnceCell::new();
+        let (path, filled) = (OnceCell::new(), OnceCell::new());
         let bytes = buffer.filled();
         if bytes.is_empty() {
             return Next::More;
@@ -302,20 +309,20 @@ impl Client {
         let body = framing::of_request(&request);
         let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted(), &path);
         let mut route = body.map_err(malformed).and_then(route_of);
-        let mut is_changed = false;
+        let mut applied = Applied::default();
         if let Ok(route) = &mut route
             && let Some(rules) = route.rules()
         {
-            is_changed = route.apply(rules, &mut request, peer.ip());
+            applied = route.apply(rules, &mut request, peer.ip(), &filled);
         }
         if !is_looked_up
             && let Ok(Route::Cache(resource)) = &route
             && let Some(hit) = memory_hit(worker, peer.ip(), &request, resource, len)
         {
-            return Next::Hit(hit);
+            return Next::Hit(Hit { is_authenticated: applied.is_authenticated, ..hit });
         }
         let worker = &worker.of_route(route.as_ref().map(Route::manner).unwrap_or_default());
-        let routed = RoutedRequest { request: &request, is_changed, body, route };
+        let routed = RoutedRequest { request: &request, applied, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // Boxed once, so that idle connections do not hold the memory of an exchange.
         let exchange = async move { exchange(worker, socket, peer, routed, read).await };
@@ -334,7 +341,7 @@ impl Client {
     }
 
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, SocketError> {
-        let Hit { object, pinned, selected, options, rules, head_len, trace } = hit;
+        let Hit { object, pinned, selected, options, rules, head_len, trace, is_authenticated } = hit;
         let options = ResponseOptions { rules: rules.as_deref(), ..options };
         let settings = worker.settings();
         // Log and span need the request. Without them it is consumed now, so that a slow client
@@ -344,6 +351,7 @@ impl Client {
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
         let begun = Begun::now(&mut self.socket, trace);
+        self.socket.record.is_authenticated = is_authenticated;
         let found = (&object, &pinned);
         let sent = deliver::send_pinned(worker, &mut self.socket, found, &selected, &status, options).await;
         self.account(worker, begun, request_len, sent.is_ok());
@@ -410,8 +418,9 @@ async fn exchange<'b>(
     routed: RoutedRequest<'_, 'b>,
     read: (&'b [u8], &[u8]),
 ) -> Result<ConnectionAfter, SocketError> {
-    let (request, is_changed) = (routed.request, routed.is_changed);
+    let (request, Applied { is_changed, is_authenticated }) = (routed.request, routed.applied);
     let begun = Begun::now(socket, worker.trace(&request.fields));
+    socket.record.is_authenticated = is_authenticated;
     let after = dispatch::run(worker, socket, peer, routed, read).await;
     // Log and span have the request as it came.
     let is_output = is_changed && worker.outputs_request(socket.record.trace.as_ref());
@@ -459,5 +468,6 @@ pub(super) fn memory_hit(
     worker.touch(&object);
     let rules = manner.response().cloned();
     let trace = if worker.outputs_traces() { worker.trace(fields) } else { None };
-    Some(Hit { object, pinned, selected, options, rules, head_len, trace })
+    let is_authenticated = false;
+    Some(Hit { object, pinned, selected, options, rules, head_len, trace, is_authenticated })
 }

@@ -17,15 +17,15 @@ use crate::observe::access::ClientSocket;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup;
 use crate::serve::response::ResponseOptions;
-use crate::serve::route::{Bypass, Route, too_long};
+use crate::serve::route::{Applied, Bypass, Route, too_long};
 use crate::upstream::upload::{BodyLimits, Upload};
 
 /// Request with its body's framing and its route.
 #[derive(Debug)]
 pub(crate) struct RoutedRequest<'a, 'b> {
     pub(crate) request: &'a Request<'b>,
-    /// True if rules of the route have changed its fields.
-    pub(crate) is_changed: bool,
+    /// Result of the rules of the route.
+    pub(crate) applied: Applied,
     pub(crate) body: Result<BodyFraming, Malformed>,
     pub(crate) route: Result<Route<'b>, Refusal>,
 }

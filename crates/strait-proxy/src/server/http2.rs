@@ -20,6 +20,7 @@ use crate::io::http2::opened::Opened;
 use crate::io::http2::translate::TargetForm;
 use crate::io::stream::Stream;
 use crate::io::turn;
+use crate::observe::refusals::Refusal;
 use crate::server::at_once::{self, Attempt};
 use crate::server::client_limits::Share;
 use crate::server::connection::Client;
@@ -118,13 +119,13 @@ impl Http2Connection<'_> {
     /// Answers a request at once, or begins its task, unless its client, or all clients, have as
     /// many as they may. Returns the body bytes of a response at once.
     fn begin(&self, worker: &Rc<Worker>, opened: Opened, tasks: &mut JoinSet<()>) -> u64 {
-        let refuse = |opened: Opened| {
-            worker.counters().refused.add(1);
+        let refuse = |opened: Opened, refusal| {
+            worker.note_refusal(refusal, self.peer.ip(), true);
             opened.refuse();
             0
         };
-        if !Open::is_possible(worker, self.share, self.peer) {
-            return refuse(opened);
+        if let Err(refusal) = Open::check(worker, self.share, self.peer) {
+            return refuse(opened, refusal);
         }
         let found = match at_once::answer(worker, &opened, self.peer) {
             Attempt::Answered(bytes) => {
@@ -134,7 +135,10 @@ impl Http2Connection<'_> {
             }
             Attempt::Left(found) => found,
         };
-        let Some(open) = Open::of(worker, self.share, self.peer) else { return refuse(opened) };
+        let open = match Open::of(worker, self.share, self.peer) {
+            Ok(open) => open,
+            Err(refusal) => return refuse(opened, refusal),
+        };
         worker.counters().http2_streams.add(1);
         let client = Client::of_http2(worker, opened.into_stream(), self.peer, found);
         let worker = worker.clone();
@@ -155,20 +159,24 @@ struct Open {
 }
 
 impl Open {
-    /// Returns true if the limits allow another stream.
-    fn is_possible(worker: &Worker, share: &Share, peer: SocketAddr) -> bool {
+    /// Returns the reason if the limits allow no other stream.
+    fn check(worker: &Worker, share: &Share, peer: SocketAddr) -> Result<(), Refusal> {
         let (settings, open) = (worker.settings(), worker.shared.connections());
-        open < settings.connections_max && share.has_room_for_stream(settings, peer.ip(), open)
+        match open < settings.connections_max {
+            false => Err(Refusal::Connections),
+            true if share.has_room_for_stream(settings, peer.ip(), open) => Ok(()),
+            true => Err(Refusal::PerClient),
+        }
     }
 
-    fn of(worker: &Rc<Worker>, share: &Share, peer: SocketAddr) -> Option<Self> {
+    fn of(worker: &Rc<Worker>, share: &Share, peer: SocketAddr) -> Result<Self, Refusal> {
         let settings = worker.settings();
         if worker.shared.connections() >= settings.connections_max {
-            return None;
+            return Err(Refusal::Connections);
         }
-        let share = share.of_stream(settings, peer.ip())?;
+        let share = share.of_stream(settings, peer.ip()).ok_or(Refusal::PerClient)?;
         worker.counters().http2_open.add(1);
-        Some(Self { worker: worker.clone(), _share: share })
+        Ok(Self { worker: worker.clone(), _share: share })
     }
 }
 

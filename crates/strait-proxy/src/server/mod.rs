@@ -12,6 +12,7 @@ pub(crate) mod export;
 pub(crate) mod http2;
 pub(crate) mod listen;
 pub(crate) mod names;
+mod notices;
 mod outputs;
 pub(crate) mod proxy;
 mod upgrade;

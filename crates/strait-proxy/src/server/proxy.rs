@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::read::Checked;
 use crate::config::settings::Settings;
-use crate::config::sites::Sites;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::observe::OnNote;
@@ -34,6 +33,7 @@ use crate::server::accept::{Control, work};
 use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Address, Inherited, Listener, Listeners};
+use crate::server::notices;
 use crate::server::outputs::OutputThreads;
 use crate::server::upgrade::ANSWER_MAX;
 
@@ -106,7 +106,8 @@ impl Bound {
     }
 
     /// Sets the function that gets a line for the operator when a directory of the cache, or the
-    /// access log, can no longer be used, or can be used again.
+    /// access log, can no longer be used, or can be used again; when a server of a pool changes its
+    /// state; and when clients are refused.
     #[must_use]
     pub fn on_note(self, on_note: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { on_note: Arc::new(on_note), ..self }
@@ -145,9 +146,11 @@ impl Bound {
             counters,
             origin_http2_abuses: Arc::default(),
             log_lost,
+            refusals: <_>::default(),
             spans: Arc::default(),
             heir: <_>::default(),
             failed_upgrades: <_>::default(),
+            failed_reloads: <_>::default(),
         });
         let settings = Arc::new(settings);
         let (controls, receivers): (Vec<_>, Vec<_>) =
@@ -164,6 +167,7 @@ impl Bound {
             admin,
             removals: None,
             threads: Vec::new(),
+            ends_notices: None,
             outputs: OutputThreads::start(log, &settings, &shared, &on_note)?,
             on_note,
             controls,
@@ -174,6 +178,12 @@ impl Bound {
         };
         proxy.start_workers(receivers)?;
         proxy.prepare_sockets(listeners.by_worker)?;
+        let (settings, shared, on_note) =
+            (proxy.checked.subscribe(), proxy.shared.clone(), proxy.on_note.clone());
+        let (ends, end) = channel();
+        let run = move || notices::run(&settings, &shared, &end, &on_note);
+        proxy.threads.push(thread("notices".to_owned(), run)?);
+        proxy.ends_notices = Some(ends);
         if proxy.settings().is_reverse() {
             let (checked, shared) = (proxy.checked.subscribe(), proxy.shared.clone());
             let run = move || checks::run(checked, &shared.gates, &shared.clock);
@@ -198,6 +208,8 @@ pub struct Proxy {
     /// Removals of the process that this one has replaced.
     pub(super) removals: Option<Removals>,
     threads: Vec<JoinHandle<()>>,
+    /// The thread of notices ends with it.
+    ends_notices: Option<Sender<()>>,
     outputs: OutputThreads,
     pub(super) on_note: OnNote,
     pub(super) controls: Vec<UnboundedSender<Control>>,
@@ -366,7 +378,8 @@ impl Proxy {
         self.shared.memory.limit(settings.memory);
         self.shared.gates.limit(settings.gates);
         self.shared.gates.limit_servers(settings.server_limits());
-        settings.sites.iter().for_each(Sites::forget_checks);
+        let now = self.shared.clock.now();
+        settings.sites.iter().for_each(|sites| sites.forget_checks(now));
         let settings = Arc::new(settings);
         self.outputs.outputs = outputs;
         self.adopt_settings(&settings);
@@ -376,6 +389,11 @@ impl Proxy {
         self.checked.send_replace(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(deferred)
+    }
+
+    /// Counts a reload that failed.
+    pub fn note_failed_reload(&self) {
+        self.shared.failed_reloads.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Refuses to change the kind of proxy. A reverse proxy without origins would connect
@@ -446,6 +464,7 @@ impl Proxy {
         }
         self.site.end();
         self.shared.compressor.end();
+        self.ends_notices = None;
         // The receiver ends with its sender.
         self.checked = watch::Sender::new(self.settings());
         for thread in self.threads.drain(..) {

@@ -66,6 +66,7 @@ const STATES_MAX: usize = 8;
 struct Suspect {
     member: Arc<Member>,
     kind: Discriminant<OriginError>,
+    why: String,
     /// True if another server has failed in the same way.
     is_excused: bool,
 }
@@ -278,13 +279,13 @@ impl Origin {
         let Some(choice) = &mut self.choice else { return false };
         let error = &failure.error;
         if error.is_of_server() && (error.is_unreachable() || !failure.was_sent) {
-            choice.pool.note_failure(&choice.member, now);
+            choice.pool.note_failure(&choice.member, now, error);
             choice.member.entry.doubt();
             choice.note_sibling(error);
         } else if error.is_of_server() && failure.may_repeat {
             choice.suspect(error);
         } else if error.is_of_server() {
-            choice.pool.note_unrepeated_failure(&choice.member, client.address(), now);
+            choice.pool.note_unrepeated_failure(&choice.member, client.address(), now, error);
         }
         let may_move = error.may_fail_over() && failure.may_repeat;
         if let Some(next) = may_move.then(|| choice.next(now)).flatten() {
@@ -335,7 +336,7 @@ impl Choice {
             first.is_excused |= first.kind == kind;
         } else {
             let member = self.member.clone();
-            self.suspect = Some(Suspect { member, kind, is_excused: false });
+            self.suspect = Some(Suspect { member, kind, why: error.to_string(), is_excused: false });
         }
     }
 
@@ -349,8 +350,8 @@ impl Choice {
     /// Counts the first failure after the request was sent, unless another server has failed in the
     /// same way.
     fn count_suspect(&mut self, now: u64) {
-        if let Some(Suspect { member, is_excused: false, .. }) = self.suspect.take() {
-            self.pool.note_failure(&member, now);
+        if let Some(Suspect { member, why, is_excused: false, .. }) = self.suspect.take() {
+            self.pool.note_failure(&member, now, &why);
         }
     }
 
@@ -410,7 +411,7 @@ mod tests {
     }
 
     fn take_down(pool: &ServerPool, index: usize) {
-        (0..100).for_each(|_| pool.note_check(&pool.members()[index], 100, false));
+        (0..100).for_each(|_| pool.note_check(&pool.members()[index], 100, Err("refused")));
     }
 
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {

@@ -172,7 +172,7 @@ fn changes_need_post_from_an_allowed_origin_and_address() {
     let rig = Rig::start(ADMIN);
     rig.client().get("/200/60/10/a");
     let path = "/ban?pattern=*";
-    assert_eq!(rig.show(path).status(), 404);
+    assert_eq!(rig.show(path).status(), 405);
     for (fields, expected) in [
         ("Origin: http://evil.example", 403),
         ("Sec-Fetch-Site: cross-site", 403),
@@ -260,4 +260,27 @@ fn without_a_store_a_304_renews_an_object_after_many_purges_and_bans_of_others()
         assert!(status().contains("fwd-status=304"), "{path}");
         assert!(status().contains("; hit"), "{path}");
     }
+}
+
+#[test]
+fn wrong_methods_and_missing_parameters_are_named() {
+    let rig = Rig::start(ADMIN);
+    let ask = |line: &str| rig.ask(&format!("{line} HTTP/1.1\nHost: localhost"));
+    for (line, allow) in [
+        ("GET /purge?uri=http://a/", "POST"),
+        ("GET /drain", "POST"),
+        ("POST /metrics", "GET, HEAD"),
+        ("PUT /purge", "GET, HEAD, POST"),
+    ] {
+        let answer = ask(line);
+        assert_eq!((answer.status(), answer.field("allow")), (405, Some(allow)), "{line}");
+    }
+    for line in ["POST /purge", "POST /purge?uri=%4"] {
+        let answer = ask(line);
+        assert_eq!(answer.status(), 400, "{line}");
+        assert!(answer.text().contains("the parameter uri or tag is missing"), "{}", answer.text());
+    }
+    let answer = ask("POST /drain?server=10.0.0.1:80&pool=p");
+    assert_eq!(answer.status(), 404);
+    assert!(answer.text().contains("the pool \"p\" has no server \"10.0.0.1:80\""), "{}", answer.text());
 }

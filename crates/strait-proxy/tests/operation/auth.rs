@@ -340,3 +340,26 @@ fn wrong_authentication_is_named() {
         assert!(error.contains(expected) && !error.contains('\n'), "{auth}: {error}");
     }
 }
+
+#[test]
+fn log_names_the_user_whose_password_is_right() {
+    let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
+    let (file, log) = (users(&dir, "users", &[("ann", "a")]), dir.path().join("log"));
+    let routes = format!("{{ pool = \"a\", auth = {{ users = \"{file}\" }} }}");
+    let edge = Edge::start(&format!("log.access = \"{}\"\n{}", log.display(), site(&origin, &routes)));
+    let lines =
+        || fs::read_to_string(&log).unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>();
+    let mut count = 0;
+    let mut ask = |path: &str, pair: &str| {
+        let status = edge.ask(&format!("GET {path}"), &basic(pair)).status();
+        count += 1;
+        assert!(wait_until(LIMIT, || lines().len() == count), "{:?}", lines());
+        (status, lines()[count - 1].split(' ').nth(2).unwrap().to_owned())
+    };
+    // Its password is hashed; then it is known, also for a hit in memory.
+    for path in ["/200/0/5/a", "/200/0/5/b", "/200/60/5/c", "/200/60/5/c", "/200/60/5/c", "/404/0/5/d"] {
+        assert_eq!(ask(path, "ann:a").1, "ann", "{path}");
+    }
+    assert_eq!(ask("/200/60/5/c", "ann:b"), (401, "-".to_owned()));
+    assert_eq!(ask("/200/60/5/c", "eve:a"), (401, "-".to_owned()));
+}

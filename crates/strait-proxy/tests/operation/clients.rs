@@ -8,7 +8,7 @@ use lab::wait_until;
 use crate::rig::{Client, LIMIT, Rig};
 
 /// Returns an address with an unused port, for a proxy with a configured address.
-fn unused_address() -> SocketAddr {
+pub(crate) fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 

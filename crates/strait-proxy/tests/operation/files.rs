@@ -146,6 +146,12 @@ fn ranges_and_conditions_are_answered() {
     assert_eq!((same.status(), same.field("etag"), same.body.len()), (304, Some(&*tag), 0));
     assert_eq!(ask(&format!("If-Modified-Since: {modified}\r\n")).status(), 304);
     assert_eq!(ask("If-None-Match: \"x\"\r\n").status(), 200);
+    let other = ask(&format!("If-Match: \"x\"\r\nIf-None-Match: {tag}\r\nRange: bytes=0-9\r\n"));
+    assert_eq!((other.status(), other.body.len(), other.field("date").is_some()), (412, 0, true));
+    assert_eq!(ask(&format!("If-Match: \"x\", {tag}\r\nRange: bytes=0-9\r\n")).status(), 206);
+    assert_eq!(ask(&format!("If-Match: {tag}\r\nIf-None-Match: {tag}\r\n")).status(), 304);
+    assert_eq!(ask(&format!("If-Unmodified-Since: {modified}\r\n")).status(), 200);
+    assert_eq!(ask("If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT\r\n").status(), 412);
     assert_eq!(ask("Range: bytes=0-9\r\nIf-Range: \"x\"\r\n").status(), 200);
 }
 
@@ -155,4 +161,94 @@ fn missing_directory_is_reported() {
     let config = Config::from_toml(toml).unwrap();
     let error = Config::locate(toml, config.check_places().unwrap_err()).to_string();
     assert_eq!(error, "line 3: site[1].route[1].files = \"/nowhere\": this is not a directory");
+}
+
+#[test]
+fn rewrite_removes_the_path_of_the_route_from_names() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    for name in ["index.html", "app.js", "sub/index.html"] {
+        fs::write(dir.path().join(name), name).unwrap();
+    }
+    let dir_text = dir.path().display();
+    let toml = format!(
+        "listen = [\"127.0.0.1:0\"]\nworkers = 1\n[[site]]\nroute = [\n\
+         {{ path = \"/static\", files = \"{dir_text}\", rewrite = \"/\" }},\n\
+         {{ path_exact = \"/start\", files = \"{dir_text}\", rewrite = \"/\" }},\n\
+         {{ path = \"/v\", path_regex = '^/v/[0-9]+/(.+)$', files = \"{dir_text}\", rewrite = \"/{{1}}\" }},\n\
+         {{ path = \"/lost\", files = \"{dir_text}\" }},\n]\n"
+    );
+    let config = Config::from_toml(&toml).unwrap();
+    let hint = "site[1].route[4].files";
+    let hints = config.hints();
+    assert!(hints.len() == 1 && hints[0].starts_with(hint) && hints[0].contains("\"lost\""), "{hints:?}");
+    let proxy = Proxy::start(&config, Clock::system()).unwrap();
+    let site = Site { proxy, _dir: dir };
+    for (path, expected) in [
+        ("/static/app.js", "app.js"),
+        ("/static/", "index.html"),
+        ("/static/sub/", "sub/index.html"),
+        ("/static/sub/../app.js", ""),
+        ("/start", "index.html"),
+        ("/v/12/app.js", "app.js"),
+        ("/lost/app.js", ""),
+    ] {
+        let answer = site.get(path);
+        let text = if answer.status() == 200 { answer.text() } else { String::new() };
+        assert_eq!(text, expected, "{path}: {}", answer.head);
+    }
+    assert_eq!(site.get("/static/../../etc/passwd").status(), 400);
+    for (path, location) in [("/static?a", "/static/?a"), ("/static/sub", "/static/sub/")] {
+        let answer = site.get(path);
+        let location = format!("http://www.example:8080{location}");
+        assert_eq!((answer.status(), answer.field("location")), (301, Some(&*location)), "{path}");
+    }
+}
+
+#[test]
+fn precompressed_file_is_sent_to_clients_that_accept_its_coding() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("a.js", "plain"),
+        ("a.js.gz", "as gzip"),
+        ("a.js.zst", "as zstd"),
+        ("b.css", "plain"),
+        ("c.gz", "alone"),
+    ] {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_mins(1)).unwrap();
+    }
+    let toml = format!(
+        "listen = [\"127.0.0.1:0\"]\nworkers = 1\n[[site]]\nroute = [{{ files = \"{}\", precompressed = true }}]\n",
+        dir.path().display()
+    );
+    let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let site = Site { proxy, _dir: dir };
+    for (path, accepted, text, coding, varies) in [
+        ("/a.js", "", "plain", None, true),
+        ("/a.js", "Accept-Encoding: br, gzip\r\n", "as gzip", Some("gzip"), true),
+        ("/a.js", "Accept-Encoding: gzip, zstd\r\n", "as zstd", Some("zstd"), true),
+        ("/a.js", "Accept-Encoding: gzip;q=0\r\n", "plain", None, true),
+        ("/b.css", "Accept-Encoding: gzip\r\n", "plain", None, true),
+        // Named itself, it is a file as any other.
+        ("/a.js.gz", "Accept-Encoding: gzip\r\n", "as gzip", None, false),
+        ("/c.gz", "Accept-Encoding: gzip\r\n", "alone", None, false),
+        ("/c", "Accept-Encoding: gzip\r\n", "", None, false),
+    ] {
+        let answer = site.ask(&format!("GET {path}"), accepted);
+        let got = if answer.status() == 200 { answer.text() } else { String::new() };
+        assert_eq!((got.as_str(), answer.field("content-encoding")), (text, coding), "{path} {accepted}");
+        assert_eq!(answer.field("vary"), Some("Accept-Encoding").filter(|_| varies), "{path} {accepted}");
+    }
+    let zstd = "Accept-Encoding: zstd\r\n";
+    let whole = site.ask("GET /a.js", zstd);
+    let tag = whole.field("etag").unwrap().to_owned();
+    assert_ne!(Some(&*tag), site.get("/a.js").field("etag"));
+    assert_eq!(whole.field("content-type"), Some("text/javascript; charset=utf-8"));
+    let part = site.ask("GET /a.js", &format!("{zstd}Range: bytes=3-4\r\nIf-Range: {tag}\r\n"));
+    assert_eq!((part.status(), part.text().as_str(), part.field("etag")), (206, "zs", Some(&*tag)));
+    assert_eq!(site.ask("GET /a.js", &format!("{zstd}If-None-Match: {tag}\r\n")).status(), 304);
+    assert_eq!(site.ask("GET /a.js", &format!("If-None-Match: {tag}\r\n")).status(), 200);
 }

@@ -3,9 +3,10 @@
 use std::fs;
 
 use lab::wait_until;
-use strait_proxy::Config;
+use strait_proxy::{Clock, Config, Proxy};
 
-use crate::rig::{LIMIT, Origin};
+use crate::clients::unused_address;
+use crate::rig::{Client, LIMIT, Origin};
 use crate::sites::{Edge, post};
 
 /// Site for all hosts with one route to a pool of one server, with these keys.
@@ -286,6 +287,10 @@ fn wrong_header_rules_are_named() {
             "request_headers = { set = { A = \"1\" }, remove = [\"a\"] }",
             "remove: \"a\": the field occurs twice",
         ),
+        (
+            "response_headers = { add = { A = \"b{uri}\" } }",
+            "add: \"A\": fields of responses have no variables",
+        ),
         ("request_headers = { sett = { A = \"1\" } }", "sett: unknown key (did you mean set?)"),
         ("request_headers = { set = { A = 1 } }", "request_headers.set.A: expected text in quotes"),
     ] {
@@ -303,4 +308,40 @@ fn wrong_header_rules_are_named() {
     );
     let error = Config::from_toml(&toml).unwrap().check().unwrap_err().to_string();
     assert!(error.contains("33 fields; the maximum is 32"), "{error}");
+}
+
+#[test]
+fn variables_of_a_request_are_in_the_fields_that_rules_write() {
+    let (origin, proxied) = (Origin::start(), unused_address());
+    let toml = format!(
+        "listen = [\"{proxied}\"]\nworkers = 1\nproxy_protocol.on = [\"{proxied}\"]\n{}",
+        site(
+            &origin,
+            r#"request_headers = { set = { X-Kind = "{client}" }, add = { X-From = "{scheme}://{host}{uri} {\"a\"}" } }"#
+        )
+    );
+    let _proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let ask = |client: &str, path: &str| {
+        let mut connection = Client::to(proxied);
+        connection.send(format!(
+            "PROXY TCP4 {client} 198.51.100.1 4000 80\r\nGET {path} HTTP/1.1\r\nHost: h:81\r\nX-Kind: evil\r\n\r\n"
+        ));
+        let answer = connection.answer().unwrap();
+        let is_hit = answer.field("cache-status").is_some_and(|status| status.contains("; hit"));
+        (answer.status(), is_hit)
+    };
+    assert_eq!(ask("192.0.2.1", "/200/60/5/vary?a=b").0, 200);
+    let head = last(&origin);
+    assert!(head.contains("\r\nX-Kind: 192.0.2.1\r\n") && !head.contains("evil"), "{head}");
+    assert!(head.contains("\r\nX-From: http://h:81/200/60/5/vary?a=b {\"a\"}\r\n"), "{head}");
+    // The origin names the field in Vary: a stored response is for the same client alone.
+    assert!(wait_until(LIMIT, || ask("192.0.2.1", "/200/60/5/vary?a=b").1));
+    let asked = origin.asked();
+    assert_eq!(ask("192.0.2.2", "/200/60/5/vary?a=b"), (200, false));
+    assert!(last(&origin).contains("\r\nX-Kind: 192.0.2.2\r\n"));
+    assert!(wait_until(LIMIT, || ask("192.0.2.2", "/200/60/5/vary?a=b").1));
+    assert_eq!(origin.asked(), asked + 1);
+    // A value that would be too long is not cut.
+    assert_eq!(ask("192.0.2.1", &format!("/200/60/5/{}", "a".repeat(5000))).0, 414);
+    assert_eq!(origin.asked(), asked + 1);
 }

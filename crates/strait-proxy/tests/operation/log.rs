@@ -260,3 +260,43 @@ fn size_in_the_log_excludes_chunk_framing_and_includes_error_text() {
     let own = format!("strait: {}\n", logged[2]["why"].as_str().unwrap());
     assert_eq!(logged[2]["body_bytes"], own.len());
 }
+
+/// Starts an origin that ends each response before its announced length.
+fn origin_that_cuts() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().filter_map(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let head = "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 10\r\n\r\n";
+            let _ = write!(&stream, "{head}abc");
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn combined_lines_end_with_the_reason() {
+    let rig = Rig::start("");
+    let ask = |origin: String, name: &str| {
+        let path = rig.dir.path().join(name);
+        let mut config = rig.config("log.format = \"combined\"");
+        (config.log.access, config.cache.dir) = (Some(path.clone()), None);
+        config.origin = Some(origin);
+        let proxy = Proxy::start(&config, Clock::system()).unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(b"GET /200/0/5/a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        // A response that is cut ends with a reset.
+        let _ = stream.read_to_end(&mut Vec::new());
+        assert!(wait_until(LIMIT, || lines(&path).len() == 1));
+        lines(&path)[0].clone()
+    };
+    let failed = ask("http://127.0.0.1:1".to_owned(), "failed");
+    assert!(failed.contains("\" 502 ") && failed.contains(" \"connect to 127.0.0.1:1: "), "{failed}");
+    let cut = ask(origin_that_cuts(), "cut");
+    assert!(cut.contains("\" 200 3 ") && cut.ends_with(" \"incomplete\""), "{cut}");
+    let whole = ask(format!("http://{}", rig.origin.address), "whole");
+    assert!(whole.contains("\" 200 5 ") && whole.ends_with(" \"-\""), "{whole}");
+}

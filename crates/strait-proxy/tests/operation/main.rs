@@ -23,6 +23,7 @@ mod http2;
 mod http2_at_once;
 mod log;
 mod matches;
+mod notices;
 mod origin_http2;
 mod origin_http2_faults;
 mod origin_http2_rig;

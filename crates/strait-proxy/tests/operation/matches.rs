@@ -395,7 +395,7 @@ fn wrong_conditions_and_rewrites_are_named() {
             r#"{ path_exact = "/x", pool = "a", has_headers = { A = "1" } }, { path_exact = "/x", pool = "a", has_headers = { a = "1" } }"#,
             "route[2].path_exact: \"/x\": the route never matches",
         ),
-        (r#"{ pool = "a", rewrite = "v1" }"#, "route[1].rewrite: expected a path"),
+        (r#"{ pool = "a", rewrite = "v1" }"#, "route[1].rewrite: a path begins with /"),
         (r#"{ pool = "a", rewrite = "/{1}" }"#, "rewrite: a group, as {1}, needs the path_regex"),
         (r#"{ pool = "a", path_regex = "^/x$", rewrite = "/{1}" }"#, "rewrite: path_regex has no group"),
         (r#"{ pool = "a", rewrite = "/a/../b" }"#, "rewrite: the path has empty or dot segments"),
@@ -408,9 +408,9 @@ fn wrong_conditions_and_rewrites_are_named() {
         let error = Config::from_toml(&toml).and_then(|config| config.check()).expect_err(routes).to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{routes}: {error}");
     }
-    let toml = "[[site]]\nroute = [{ files = \"/srv\", rewrite = \"/x\" }]";
+    let toml = "[[site]]\nroute = [{ redirect = { location = \"/y\" }, rewrite = \"/x\" }]";
     let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
-    assert!(error.contains("rewrite: only a route with a pool"), "{error}");
+    assert!(error.contains("rewrite: only a route with a pool or with files"), "{error}");
     let route = |names: std::ops::Range<u32>| {
         let fields: Vec<_> = names.map(|name| format!("A{name} = \"1\"")).collect();
         format!("{{ pool = \"a\", has_headers = {{ {} }} }}", fields.join(", "))

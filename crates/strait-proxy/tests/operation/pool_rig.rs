@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lab::wait_until;
 use serde_json::Value;
-use strait_proxy::{Clock, Config, Proxy};
+use strait_proxy::{Bound, Clock, Config, Inherited, Proxy};
 
 use crate::rig::{Answer, Client, LIMIT};
 
@@ -180,6 +180,7 @@ pub(crate) struct Rig {
     pub(crate) proxy: Proxy,
     config: Config,
     pub(crate) clock: Clock,
+    notes: Arc<Mutex<Vec<String>>>,
 }
 
 impl Rig {
@@ -199,7 +200,17 @@ impl Rig {
         );
         let clock = Clock::fixed(1_700_000_000);
         let config = Config::from_toml(&toml).unwrap();
-        Self { proxy: Proxy::start(&config, clock.clone()).unwrap(), config, clock }
+        let notes: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = notes.clone();
+        let bound = Bound::new(&config, Inherited::default()).unwrap();
+        let bound = bound.on_note(move |note| noted.lock().unwrap().push(note.to_owned()));
+        Self { proxy: bound.start(clock.clone()).unwrap(), config, clock, notes }
+    }
+
+    /// Waits for a line for the operator.
+    pub(crate) fn wait_for_note(&self, line: &str) {
+        let is_noted = || self.notes.lock().unwrap().iter().any(|note| note == line);
+        assert!(wait_until(LIMIT, is_noted), "{line}: {:?}", self.notes.lock().unwrap());
     }
 
     /// Reloads the same configuration.

@@ -455,3 +455,24 @@ fn wrong_origins_and_pools_are_reported() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn all_missing_files_are_reported_at_once() {
+    let toml = "tls = { listen = [\"127.0.0.1:0\"], certificate = \"/nowhere/a.pem\", key = \"/nowhere/a.key\" }\n\
+        [[site]]\nhosts = [\"a.example\"]\ncertificate = \"/nowhere/b.pem\"\nkey = \"/nowhere/b.key\"\n\
+        route = [{ files = \"/nowhere/www\", auth = { users = \"/nowhere/users\" } }]\n";
+    let error = Config::from_toml(toml).unwrap().checked().unwrap_err().to_string();
+    for file in ["a.pem", "a.key", "b.pem", "b.key", "www", "users"] {
+        let count = error.lines().filter(|line| line.contains(&format!("/nowhere/{file}\""))).count();
+        assert_eq!(count, 1, "{file}: {error}");
+    }
+}
+
+#[test]
+fn redirection_with_another_status_is_refused_with_the_possible_ones() {
+    for status in [200, 300, 304] {
+        let toml = format!("[[site]]\nroute = [{{ redirect = {{ status = {status}, location = \"/a\" }} }}]");
+        let error = Config::from_toml(&toml).unwrap().check().unwrap_err().to_string();
+        assert!(error.contains("expected 301, 302, 303, 307 or 308") && !error.contains('\n'), "{error}");
+    }
+}

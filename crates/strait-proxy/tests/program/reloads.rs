@@ -20,12 +20,13 @@ fn sighup_reloads_the_configuration_and_errors_change_nothing() {
     let of =
         |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
     let path = write(dir.path(), &of("one"));
-    let proxy = Proxy::start(&["--config", &path]);
+    let proxy = Proxy::start(&["--config", &path, "--admin", "127.0.0.1:0"]);
     assert!(proxy.get("/a").contains("Via: 1.1 one"));
     write(dir.path(), "nothing = 1");
     proxy.process.signal(Signal::HUP);
     proxy.process.wait_for_stderr("strait.toml: line 1: nothing: unknown key", LIMIT).unwrap();
     assert!(proxy.process.stderr().contains("not reloaded: "));
+    assert!(proxy.metrics().contains("strait_proxy_failed_reloads_total 1\n"));
     assert!(proxy.get("/a").contains("Via: 1.1 one"));
     write(dir.path(), &of("two"));
     proxy.process.signal(Signal::HUP);

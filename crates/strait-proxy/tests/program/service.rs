@@ -38,6 +38,16 @@ impl Proxy {
         self.process.address_after("admin page on http://", LIMIT)
     }
 
+    /// Returns its metrics.
+    pub(crate) fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(self.admin()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     pub(crate) fn get(&self, path: &str) -> String {
         get(self.address, path)
     }
@@ -161,7 +171,7 @@ const WRONG: [(&str, &str); 37] = [
     ("[admin]\nlisten = \"9128\"", "expected an address with a port"),
     ("[proxy_protocol]\non = [\"127.0.0.1:9\"]", "proxy_protocol.on"),
     (
-        "[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"/none\"\nkey = \"/none\"",
+        "[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"/none\"\nkey = \"/dev/null\"",
         "the file cannot be read",
     ),
     ("[nothing]\na = 1", "nothing: unknown key"),

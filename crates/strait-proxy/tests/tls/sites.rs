@@ -193,3 +193,77 @@ fn example_configuration_works() {
     let moved = get(&client, address, "example.org", ("example.org", "/a?b")).unwrap();
     assert_eq!((status(&moved), field(&moved, "Location")), ("308", Some("https://www.example.org/a?b")));
 }
+
+#[test]
+fn certificate_of_another_name_is_noted_and_its_end_is_in_the_metrics() {
+    let authority = Authority::new();
+    for (name, subject) in [("one", "www.one.example"), ("two", "*.two.example"), ("other", "x")] {
+        authority.sign(name, subject, 2999);
+    }
+    let toml = format!("admin.listen = \"127.0.0.1:0\"\n{}", toml(&authority, "one"));
+    let checked = Config::from_toml(&toml).unwrap().checked().unwrap();
+    let notes: Vec<_> = checked.notes().into_iter().filter(|note| note.contains("hosts")).collect();
+    assert_eq!(
+        notes,
+        ["site[1].hosts: the certificate of the site is not for \"one.example\"; clients refuse it"]
+    );
+    let proxy = Proxy::start(checked.config(), Clock::system()).unwrap();
+    let mut admin = connect(proxy.admin().unwrap());
+    admin.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    admin.read_to_string(&mut text).unwrap();
+    for host in ["one.example", "two.example", "*"] {
+        let series = format!("strait_proxy_certificate_expiry_timestamp_seconds{{host=\"{host}\"}} ");
+        let expiry: u64 = text.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap();
+        // The years 2998 to 3000.
+        assert!((32_440_000_000..32_540_000_000).contains(&expiry), "{host}: {expiry}");
+    }
+}
+
+#[test]
+fn redirection_to_https_has_the_port_by_which_clients_come() {
+    let authority = Authority::new();
+    authority.sign("one", "one.example", 2999);
+    let file = |name: &str| authority.file(name).display().to_string();
+    for (port, expected) in [(443, "https://one.example/a"), (8443, "https://one.example:8443/a")] {
+        let toml = format!(
+            "workers = 1\nlisten = [\"127.0.0.1:0\"]\n[tls]\nlisten = [\"127.0.0.1:0\"]\nhttps_port = {port}\n\
+             certificate = \"{}\"\nkey = \"{}\"\n[[site]]\nhttps = true\n[[site.route]]\nrespond = {{}}\n",
+            file("one.pem"),
+            file("one.key"),
+        );
+        let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+        let mut plain = connect(proxy.address());
+        write!(plain, "GET /a HTTP/1.1\r\nHost: one.example\r\nConnection: close\r\n\r\n").unwrap();
+        let mut response = String::new();
+        plain.read_to_string(&mut response).unwrap();
+        assert_eq!((status(&response), field(&response, "Location")), ("308", Some(expected)));
+    }
+}
+
+#[test]
+fn log_has_the_version_of_tls() {
+    let authority = Authority::new();
+    authority.sign("one", "one.example", 2999);
+    let (file, log) = (|name: &str| authority.file(name).display().to_string(), authority.file("log"));
+    let toml = format!(
+        "workers = 1\nlisten = [\"127.0.0.1:0\"]\nlog.access = \"{}\"\nlog.format = \"json\"\n[tls]\nlisten = [\"127.0.0.1:0\"]\n\
+         certificate = \"{}\"\nkey = \"{}\"\n[[site]]\n[[site.route]]\nrespond = {{}}\n",
+        log.display(),
+        file("one.pem"),
+        file("one.key"),
+    );
+    let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let lines = || fs::read_to_string(&log).unwrap_or_default();
+    let secure = proxy.addresses().nth(1).unwrap();
+    get(&authority.client(), secure, "one.example", ("one.example", "/")).unwrap();
+    assert!(
+        wait_until(LIMIT, || lines().contains("\"scheme\":\"https\",\"tls\":\"TLSv1.3\"")),
+        "{}",
+        lines()
+    );
+    let mut plain = connect(proxy.address());
+    write!(plain, "GET / HTTP/1.1\r\nHost: one.example\r\nConnection: close\r\n\r\n").unwrap();
+    assert!(wait_until(LIMIT, || lines().lines().count() == 2));
+    assert!(lines().lines().nth(1).unwrap().contains("\"scheme\":\"http\",\"status\""), "{}", lines());
+}

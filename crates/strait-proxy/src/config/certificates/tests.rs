@@ -129,7 +129,7 @@ fn latest_keys_are_ready_and_others_are_parsed() {
         let mut digest = [0; 32];
         digest[..4].copy_from_slice(&number.to_be_bytes());
         let Pair { chain, key, .. } = &**pair(&read, 0);
-        Pair { digest, chain: chain.clone(), key: key.clone_key() }
+        Pair { digest, chain: chain.clone(), key: key.clone_key(), expiry: OnceLock::new() }
     };
     let keys = ReadyKeys::default();
     let first = keys.of(&of(0)).unwrap();

@@ -33,11 +33,11 @@ fn shares(pool: &ServerPool, now: u64) -> Vec<usize> {
 }
 
 fn fail(pool: &ServerPool, at: usize, now: u64) {
-    pool.note_failure(&pool.members()[at], now);
+    pool.note_failure(&pool.members()[at], now, &"refused");
 }
 
 fn check(pool: &ServerPool, at: usize, now: u64, has_passed: bool) {
-    pool.note_check(&pool.members()[at], now, has_passed);
+    pool.note_check(&pool.members()[at], now, if has_passed { Ok(()) } else { Err("refused") });
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn address_that_stays_keeps_its_state_and_one_that_leaves_gets_no_more_requests(
     assert!(Arc::ptr_eq(&before[1], &after[0]) && after[0].is_ejected(101));
     assert!(before[0].is_gone() && load.is_last() && !after[1].is_gone());
     // A failure after it has left ejects no other.
-    (0..9).for_each(|_| pool.note_failure(&before[0], 100));
+    (0..9).for_each(|_| pool.note_failure(&before[0], 100, &"refused"));
     assert!(!after[1].is_ejected(101));
     // Equal records change nothing.
     locate(&pool, &[2, 3], 100);
@@ -273,12 +273,12 @@ fn addresses_survive_a_reload() {
 #[test]
 fn failed_checks_are_forgotten_only_when_a_pool_without_a_check_is_applied() {
     let before = pool(1);
-    before.members()[0].note_check(false, 1, 1);
+    before.members()[0].note_check(Err("refused"), 100, (1, 1));
     let mut after = pool(1);
     after.check = None;
     after.take_over(&before);
     assert!(before.members()[0].is_down(), "a configuration that is refused changes nothing");
-    after.forget_checks();
+    after.forget_checks(100);
     assert!(!after.members()[0].is_down());
 }
 

@@ -45,6 +45,11 @@ impl Opened {
         self.is_encrypted
     }
 
+    /// Returns the version of TLS, if its connection uses it.
+    pub(crate) fn tls_version(&self) -> Option<&'static str> {
+        self.link.state().transport.tls_version()
+    }
+
     /// Returns true if it has no body, and no stream waits.
     pub(crate) fn may_be_answered(&self) -> bool {
         self.opening.is_last && !self.link.state().has_waiting()

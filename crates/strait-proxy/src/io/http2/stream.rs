@@ -106,6 +106,11 @@ impl Http2Stream {
         self.is_encrypted
     }
 
+    /// Returns the version of TLS, if its connection uses it.
+    pub(crate) fn tls_version(&self) -> Option<&'static str> {
+        self.link.state().transport.tls_version()
+    }
+
     /// Returns the bytes of its frames.
     pub(crate) fn moved(&self) -> Moved {
         self.moved

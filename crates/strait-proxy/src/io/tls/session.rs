@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, Read as _, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustls::Connection;
+use rustls::{Connection, ProtocolVersion};
 use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
@@ -28,6 +28,9 @@ const HELD_BYTES: usize = 72 << 10;
 const RECORD_BYTES: usize = 16 << 10;
 /// At least the bytes that the framing adds to a record: 29 in TLS 1.2, 22 in TLS 1.3.
 const FRAMING_BYTES: usize = 32;
+
+/// Name of the version, as nginx and HAProxy write it.
+pub(crate) const TLS_1_3: &str = "TLSv1.3";
 
 /// TLS on a connection.
 #[derive(Debug)]
@@ -56,6 +59,15 @@ impl Session {
     /// Returns true if the peer has chosen HTTP/2 (ALPN, RFC 7301).
     pub(crate) fn is_http2(&self) -> bool {
         self.tls.alpn_protocol() == Some(HTTP2)
+    }
+
+    /// Returns the version of TLS after the handshake.
+    pub(crate) fn version(&self) -> Option<&'static str> {
+        match self.tls.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => Some(TLS_1_3),
+            ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
+            _ => None,
+        }
     }
 
     /// Hands over to the kernel after the handshake; returns itself if the kernel does not take

@@ -8,6 +8,7 @@ use strait_http::head::{Request, Version};
 use time::OffsetDateTime;
 
 use super::Format;
+use crate::config::auth::credentials;
 use crate::config::trace::Trace;
 use crate::observe::access::{Account, Outcome};
 
@@ -34,13 +35,31 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, account: &Account<'_, '_>
         Format::Squid => write!(out, " {} {}", account.mechanism(), account.moved.sent),
         Format::Json => Ok(()),
     };
+    if format == Format::Combined {
+        out.push(b' ');
+        quoted(out, &[reason(account).unwrap_or("-").as_bytes()]);
+    }
     out.push(b'\n');
+}
+
+/// Returns the reason of a response of the proxy itself, or of an incomplete one.
+fn reason<'a>(account: &Account<'a, '_>) -> Option<&'a str> {
+    let cut = (!account.is_whole).then_some("incomplete");
+    account.record.why.as_deref().or(cut)
+}
+
+/// Returns the user whose password was verified.
+fn user(account: &Account<'_, '_>) -> Option<String> {
+    let request = account.request.filter(|_| account.record.is_authenticated)?;
+    credentials(request).map(|(user, _)| user)
 }
 
 /// `host ident authuser [date] "request" status bytes`, as the servers of NCSA and Apache write it.
 /// The size is that of the body as sent, `-` if there was none (Apache's `%b`).
 fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
-    let _ = write!(out, "{} - - [", account.client.ip().to_canonical());
+    let _ = write!(out, "{} - ", account.client.ip().to_canonical());
+    word(out, user(account).as_deref());
+    out.extend_from_slice(b" [");
     date(out, now.as_secs());
     out.extend_from_slice(b"] ");
     match account.request {
@@ -74,9 +93,11 @@ fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     percent(out, method.as_bytes());
     out.push(b' ');
     percent(out, target.as_bytes());
+    out.push(b' ');
+    word(out, user(account).as_deref());
     let _ = match account.record.origin {
-        Some(origin) => write!(out, " - HIER_DIRECT/{} -", origin.ip().to_canonical()),
-        None => write!(out, " - HIER_NONE/- -"),
+        Some(origin) => write!(out, " HIER_DIRECT/{} -", origin.ip().to_canonical()),
+        None => write!(out, " HIER_NONE/- -"),
     };
 }
 
@@ -117,9 +138,7 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
             json_string(out, value);
         }
     }
-    if let Some(stream) = account.stream {
-        let _ = write!(out, ",\"stream\":{stream}");
-    }
+    client(out, account);
     let (record, moved) = (account.record, account.moved);
     let _ = write!(
         out,
@@ -156,6 +175,22 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     out.push(b'}');
 }
 
+/// Writes the members about the client's connection.
+fn client(out: &mut Vec<u8>, account: &Account<'_, '_>) {
+    if let Some(user) = user(account) {
+        out.extend_from_slice(b",\"user\":");
+        json_string(out, user.as_bytes());
+    }
+    let scheme = if account.tls.is_some() { "https" } else { "http" };
+    let _ = write!(out, ",\"scheme\":\"{scheme}\"");
+    if let Some(tls) = account.tls {
+        let _ = write!(out, ",\"tls\":\"{tls}\"");
+    }
+    if let Some(stream) = account.stream {
+        let _ = write!(out, ",\"stream\":{stream}");
+    }
+}
+
 fn version(request: &Request<'_>) -> &'static str {
     match request.version {
         Version::Http10 => "HTTP/1.0",
@@ -186,6 +221,19 @@ fn percent(out: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
         let _ = match byte {
             b'!'..=b'~' => out.write_all(&[*byte]),
+            _ => write!(out, "%{byte:02X}"),
+        };
+    }
+}
+
+/// Writes the name of a user as a word, `-` for none. Blanks, quotes and unprintable bytes are
+/// `%HH`, and so is a percent sign.
+fn word(out: &mut Vec<u8>, user: Option<&str>) {
+    let Some(user) = user.filter(|user| !user.is_empty()) else { return out.push(b'-') };
+    for byte in user.bytes() {
+        let _ = match byte {
+            b'"' | b'%' | b'\\' => write!(out, "%{byte:02X}"),
+            b'!'..=b'~' => out.write_all(&[byte]),
             _ => write!(out, "%{byte:02X}"),
         };
     }
@@ -233,7 +281,7 @@ mod tests {
         let (request, _) = head::request(bytes).unwrap().unwrap();
         let account = Account {
             stream: None,
-            is_encrypted: false,
+            tls: Some("TLSv1.3"),
             client: SocketAddr::from(([192, 0, 2, 1], 5)),
             request: Some(&request),
             record: &Record {
@@ -242,6 +290,7 @@ mod tests {
                 coding: Some("br"),
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
                 why: Some("a \"b\"".to_owned()),
+                is_authenticated: true,
                 trace: None,
             },
             moved: Moved { sent: 300, sendfile: 4096, overhead: 296, ..Moved::default() },
@@ -261,7 +310,7 @@ mod tests {
         );
         assert_eq!(
             line(Format::Combined, REQUEST),
-            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4100 \"http://r/\\\"\\\\\\xff\" \"me\\x091\" miss sendfile 300\n"
+            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4100 \"http://r/\\\"\\\\\\xff\" \"me\\x091\" miss sendfile 300 \"a \\\"b\\\"\"\n"
         );
         assert_eq!(
             line(Format::Squid, REQUEST),
@@ -271,9 +320,24 @@ mod tests {
             line(Format::Json, REQUEST),
             "{\"time\":951827696.007000,\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"/a\\\\\\\"b\",\
              \"host\":\"x.example\",\"version\":\"HTTP/1.1\",\"referer\":\"http://r/\\\"\\\\\\u00ff\",\"user_agent\":\"me\\u00091\",\
-             \"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"body_bytes\":4100,\"sent_bytes\":4396,\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
+             \"scheme\":\"https\",\"tls\":\"TLSv1.3\",\"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"body_bytes\":4100,\"sent_bytes\":4396,\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
              \"seconds\":1.234567,\"whole\":true,\"coding\":\"br\",\"origin\":\"10.0.0.1:80\",\"why\":\"a \\\"b\\\"\"}\n"
         );
+    }
+
+    #[test]
+    fn name_of_an_authenticated_user_is_one_word() {
+        // The user is `a "b%` with the password c.
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Basic YSAiYiU6Yw==\r\n\r\n";
+        for (format, expected) in [
+            (Format::Common, "192.0.2.1 - a%20%22b%25 ["),
+            (Format::Combined, "192.0.2.1 - a%20%22b%25 ["),
+            (Format::Squid, " / a%20%22b%25 HIER_DIRECT/"),
+            (Format::Json, "\"user\":\"a \\\"b%\","),
+        ] {
+            let line = line(format, request);
+            assert!(line.contains(expected), "{line}");
+        }
     }
 
     #[test]

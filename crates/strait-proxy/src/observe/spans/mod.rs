@@ -103,7 +103,7 @@ impl Span {
             begun: ended.saturating_sub(account.took),
             took: account.took,
             client: account.client.ip().to_canonical(),
-            is_encrypted: account.is_encrypted,
+            is_encrypted: account.tls.is_some(),
             request: account.request.map(describe),
             status: account.record.status,
             outcome: account.record.outcome,

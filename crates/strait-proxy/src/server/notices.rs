@@ -1,0 +1,98 @@
+//! Lines for the operator about servers that change and clients that are refused, on a thread of
+//! their own.
+//!
+//! The thread looks at an interval. A server that changes more often makes one line in each, with
+//! the number of the changes that it leaves out; and no worker and no check waits for the output.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::cache::worker::Shared;
+use crate::config::pool::ServerPool;
+use crate::config::settings::Settings;
+use crate::observe::OnNote;
+use crate::observe::refusals::Refusals;
+
+/// Interval of the lines about one server.
+const EVERY: Duration = Duration::from_secs(1);
+/// Interval of the lines about refused clients, in looks.
+const REFUSALS_EVERY: u64 = 10;
+
+/// Passes lines to `on_note` until `end` has no sender.
+pub(super) fn run(
+    settings: &watch::Receiver<Arc<Settings>>,
+    shared: &Shared,
+    end: &Receiver<()>,
+    on_note: &OnNote,
+) {
+    let mut notices = Notices { on_note: on_note.clone(), outages: HashSet::new(), told: None };
+    for look in 0.. {
+        let has_ended = end.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
+        let settings = settings.borrow().clone();
+        notices.of_servers(&settings, shared.clock.now());
+        notices.of_refusals(look, &shared.refusals);
+        if has_ended {
+            return;
+        }
+    }
+}
+
+struct Notices {
+    on_note: OnNote,
+    /// Names of the pools without an available server.
+    outages: HashSet<Box<str>>,
+    /// Look of the last lines about refused clients.
+    told: Option<u64>,
+}
+
+impl Notices {
+    /// Notes the changes of servers, and the pools without an available one.
+    fn of_servers(&mut self, settings: &Settings, now: u64) {
+        let pools = settings.sites.iter().flat_map(|sites| &sites.pools);
+        let mut outages = HashSet::new();
+        for pool in pools {
+            // The server of the one-line form is the only one, and is always tried.
+            let Some(name) = &pool.name else { continue };
+            self.of_changes(pool, name, now);
+            let is_out = pool.members().iter().all(|member| member.is_out() || member.is_ejected(now));
+            let was_out = self.outages.contains(name);
+            if is_out {
+                outages.insert(name.clone());
+            }
+            if is_out != was_out {
+                let text = if is_out { "no server is available" } else { "has an available server again" };
+                (self.on_note)(&format!("pool {name}: {text}"));
+            }
+        }
+        self.outages = outages;
+    }
+
+    fn of_refusals(&mut self, look: u64, refusals: &Refusals) {
+        if self.told.is_some_and(|told| look - told < REFUSALS_EVERY) {
+            return;
+        }
+        let lines = refusals.take();
+        if !lines.is_empty() {
+            self.told = Some(look);
+        }
+        for line in &lines {
+            (self.on_note)(line);
+        }
+    }
+
+    fn of_changes(&self, pool: &ServerPool, name: &str, now: u64) {
+        for member in &*pool.members() {
+            let Some((change, earlier)) = member.take_change(now) else { continue };
+            let earlier = match earlier {
+                0 => String::new(),
+                1 => " (1 change before is left out)".to_owned(),
+                _ => format!(" ({earlier} changes before are left out)"),
+            };
+            (self.on_note)(&format!("pool {name}: server {} {}{earlier}", member.server, change.text));
+        }
+    }
+}
