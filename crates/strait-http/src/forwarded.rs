@@ -31,6 +31,12 @@ impl Policy {
         self == Self::Replace && (name.eq_ignore_ascii_case(FORWARDED) || is_x_forwarded(name))
     }
 
+    /// Returns true if the origin gets the client's address in the field of that name, whatever the
+    /// client has sent in it.
+    pub fn names_client(self, name: &str) -> bool {
+        self != Self::Off && [FORWARDED, FOR].into_iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
     /// Returns true if a received field of that name is not forwarded, because [`Hop::write`]
     /// writes it.
     pub fn rewrites(self, name: &str) -> bool {

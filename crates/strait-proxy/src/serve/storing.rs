@@ -168,7 +168,9 @@ pub(crate) fn is_for_one_alone(worker: &Worker, request: &Request<'_>, response:
 /// Returns true if a response varies with a field that the origin did not receive from the client:
 /// stored, the response would answer other requests wrongly.
 pub(crate) fn varies_with_unsent(worker: &Worker, request: &Request<'_>, response: &Fields<'_>) -> bool {
-    response.elements("vary").any(|name| worker.settings().tracing.governs(name))
+    let settings = worker.settings();
+    let is_unsent = |name: &str| settings.tracing.governs(name) || settings.forwarded.names_client(name);
+    response.elements("vary").any(is_unsent)
         || varies_with_dropped(worker.key_fields(), request, response)
 }
 
