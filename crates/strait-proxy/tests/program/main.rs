@@ -1,6 +1,7 @@
 //! The program `strait-proxy` between real clients and origins: during fills, after a kill, and
 //! without descriptors, disk space or time.
 
+mod authority;
 mod body;
 mod browser;
 mod cinema;
