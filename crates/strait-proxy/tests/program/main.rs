@@ -10,6 +10,7 @@ mod commands;
 mod crowds;
 mod curl;
 mod durable;
+mod examples;
 mod faults;
 mod fills;
 mod framing;
