@@ -53,6 +53,8 @@ fn other_clients_servers_and_ports_are_refused() {
     let inside = format!("http://127.0.0.3:{}/1/1", origin.address.port());
     assert_eq!(get(site.proxy.address, &inside, "").head.status, 403);
     assert_eq!(tunnel(&site, origin.address), 403);
+    // No server may listen there, but the port is allowed.
+    assert_ne!(tunnel(&site, SocketAddr::from(([127, 0, 0, 1], 8443))), 403);
     assert!(origin.asked().is_empty());
 }
 
