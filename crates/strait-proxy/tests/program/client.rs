@@ -34,6 +34,13 @@ pub(crate) struct Response {
 }
 
 impl Head {
+    /// Parses the text of a head.
+    pub(crate) fn parse(text: String) -> io::Result<Self> {
+        let status = text.get(9..12).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| io::Error::other(format!("no response: {text}")))?;
+        Ok(Self { status, text })
+    }
+
     /// Returns the value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         field(&self.text, name)
@@ -84,10 +91,7 @@ impl Client {
 
     /// Reads the head of the next response.
     pub(crate) fn head(&mut self) -> io::Result<Head> {
-        let text = self.upto(b"\r\n\r\n")?;
-        let status = text.get(9..12).and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| io::Error::other(format!("no response: {text}")))?;
-        Ok(Head { status, text })
+        Head::parse(self.upto(b"\r\n\r\n")?)
     }
 
     /// Reads `len` bytes; fails if the connection ends before.

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::{Launch, Process, fetched_or_skip, wait_until};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tempfile::TempDir;
 
+use crate::authority::Authority;
 use crate::rig::{LIMIT, Proxy, Setup};
 
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/grpc");
@@ -18,18 +17,18 @@ const CASE_LIMIT: Duration = Duration::from_mins(5);
 /// Memory that the proxy may have used after long streams.
 const MEMORY_MAX: u64 = 128 << 20;
 
-fn python_or_skip() -> Option<PathBuf> {
+pub(crate) fn python_or_skip() -> Option<PathBuf> {
     fetched_or_skip("grpc/bin/python")
 }
 
 /// Server of gRPC.
-struct Server {
-    port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     _process: Process,
 }
 
 impl Server {
-    fn start(python: &Path, arguments: &[&Path]) -> Self {
+    pub(crate) fn start(python: &Path, arguments: &[&Path]) -> Self {
         let launch = Launch::new(python).env("PYTHONDONTWRITEBYTECODE", "1");
         let launch = launch.arg(format!("{PROGRAMS}/server.py")).args(arguments);
         let process = launch.spawn().unwrap();
@@ -40,7 +39,7 @@ impl Server {
 }
 
 /// Runs a case of the client; returns its output.
-fn run(python: &Path, target: SocketAddr, arguments: &[&str]) -> String {
+pub(crate) fn run(python: &Path, target: SocketAddr, arguments: &[&str]) -> String {
     let launch = Launch::new(python).env("PYTHONDONTWRITEBYTECODE", "1");
     let launch = launch.arg(format!("{PROGRAMS}/client.py")).arg(target.to_string()).args(arguments);
     launch.run(CASE_LIMIT).unwrap().success().text().trim().to_owned()
@@ -86,37 +85,6 @@ fn long_streams_pass_in_little_memory() {
         assert_eq!(total, (mib << 20).to_string(), "{case}");
     }
     assert!(proxy.memory_peak() < MEMORY_MAX, "{}", proxy.memory_peak());
-}
-
-/// Certificate authority of a test, and the directory of its files.
-struct Authority {
-    directory: TempDir,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
-        fs::write(directory.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        Self { directory, issuer: Issuer::new(params, key) }
-    }
-
-    /// Signs a certificate; writes it and its key to `SUBJECT.pem` and `SUBJECT.key`.
-    fn sign(&self, subject: &str) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new([subject.to_owned()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, subject);
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        fs::write(self.file(&format!("{subject}.pem")), certificate.pem()).unwrap();
-        fs::write(self.file(&format!("{subject}.key")), key.serialize_pem()).unwrap();
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The program `strait-proxy` between real clients and origins: during fills, after a kill, and
 //! without descriptors, disk space or time.
 
+mod authority;
 mod body;
 mod browser;
 mod cinema;
@@ -9,6 +10,7 @@ mod commands;
 mod crowds;
 mod curl;
 mod durable;
+mod examples;
 mod faults;
 mod fills;
 mod framing;
