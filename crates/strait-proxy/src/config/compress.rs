@@ -111,6 +111,7 @@ fn is_in(media: &str, own: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::rules::FieldChanges;
 
     #[test]
     fn responses_are_compressed_by_type_and_length() {
@@ -150,7 +151,10 @@ mod tests {
         }
         let request = RequestRules { dropped: vec![ACCEPT_ENCODING.into()], ..RequestRules::default() };
         assert!(Compression::new(&Compress::default(), Some(&request), None).is_err());
-        let response = ResponseRules { dropped: vec!["etag".into()], ..ResponseRules::default() };
+        let response = ResponseRules {
+            changes: FieldChanges { dropped: vec!["etag".into()], ..FieldChanges::default() },
+            ..ResponseRules::default()
+        };
         assert!(Compression::new(&Compress::default(), None, Some(&response)).is_err());
     }
 }

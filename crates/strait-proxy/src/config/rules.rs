@@ -110,12 +110,21 @@ pub(crate) struct RequestRules {
 /// Changes of responses on the way to the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponseRules {
+    pub(crate) changes: FieldChanges,
+    /// Lifetimes for clients and other caches. Errors do not get them: a cache would keep an outage
+    /// for as long.
+    pub(crate) lifetimes: FieldChanges,
+    /// Compression of stored responses.
+    pub(crate) compression: Option<Compression>,
+}
+
+/// Changes of the field lines of a head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FieldChanges {
     /// Fields that are dropped: those that are removed or set.
     pub(crate) dropped: Vec<Box<str>>,
     /// Field lines that are added.
     pub(crate) lines: Vec<u8>,
-    /// Compression of stored responses.
-    pub(crate) compression: Option<Compression>,
 }
 
 impl Conditions {
@@ -217,6 +226,27 @@ fn connection_names<'a>(request: &Request<'_>, mut names: impl Iterator<Item = &
 impl ResponseRules {
     /// Changes the field lines of a head without its empty line.
     pub(crate) fn apply(&self, head: &mut Vec<u8>) {
+        self.changes.apply(head);
+        if !is_error(head) {
+            self.lifetimes.apply(head);
+        }
+    }
+
+    /// Returns true if a field of that name in lower case is dropped.
+    pub(crate) fn drops(&self, name: &str) -> bool {
+        let mut all = self.changes.dropped.iter().chain(&self.lifetimes.dropped);
+        all.any(|own| **own == *name)
+    }
+}
+
+/// Returns true if a head has the status of an error.
+fn is_error(head: &[u8]) -> bool {
+    let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    matches!(status.first(), Some(b'4' | b'5'))
+}
+
+impl FieldChanges {
+    fn apply(&self, head: &mut Vec<u8>) {
         if !self.dropped.is_empty() {
             self.drop_from(head);
         }
@@ -241,11 +271,6 @@ impl ResponseRules {
     fn drops_line(&self, line: &[u8]) -> bool {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
         self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
-    }
-
-    /// Returns true if a field of that name in lower case is dropped.
-    pub(crate) fn drops(&self, name: &str) -> bool {
-        self.dropped.iter().any(|own| **own == *name)
     }
 }
 
@@ -280,9 +305,11 @@ mod tests {
     #[test]
     fn response_rules_leave_the_status_line_and_other_fields() {
         let rules = ResponseRules {
-            dropped: boxed(&["server", "http/1.1 200 ok"]),
-            lines: b"A: b\r\n".into(),
-            compression: None,
+            changes: FieldChanges {
+                dropped: boxed(&["server", "http/1.1 200 ok"]),
+                lines: b"A: b\r\n".into(),
+            },
+            ..ResponseRules::default()
         };
         for (head, expected) in [
             ("HTTP/1.1 200 OK\r\nServer: x\r\nB: c\r\nSERVER: y\r\n", "HTTP/1.1 200 OK\r\nB: c\r\nA: b\r\n"),

@@ -19,7 +19,7 @@ use crate::config::rewrite::Rewrite;
 use crate::config::route_access::RouteAccess;
 use crate::config::route_limits::RouteLimits;
 use crate::config::route_name::RouteName;
-use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rules};
+use crate::config::rules::{Conditions, FieldChanges, Guards, RequestRules, ResponseRules, Rules};
 use crate::config::variables::{self, VALUE_BYTES_MAX};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message. With the
@@ -343,9 +343,28 @@ fn request(headers: &Headers) -> RequestRules {
 }
 
 fn response(headers: &Headers) -> ResponseRules {
+    /// Fields by which clients and other caches keep a response.
+    const LIFETIMES: [&str; 4] = ["cache-control", "cdn-cache-control", "expires", "surrogate-control"];
+    let is_lifetime = |name: &str| LIFETIMES.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let part = |all: &BTreeMap<String, String>, are_lifetimes: bool| {
+        let own = all.iter().filter(|(name, _)| is_lifetime(name) == are_lifetimes);
+        own.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    let changes = |are_lifetimes: bool| {
+        let remove = if are_lifetimes { Vec::new() } else { headers.remove.clone() };
+        field_changes(&Headers {
+            set: part(&headers.set, are_lifetimes),
+            add: part(&headers.add, are_lifetimes),
+            remove,
+        })
+    };
+    ResponseRules { changes: changes(false), lifetimes: changes(true), compression: None }
+}
+
+fn field_changes(headers: &Headers) -> FieldChanges {
     let lines = headers.set.iter().chain(&headers.add);
     let lines = lines.flat_map(|(name, value)| format!("{name}: {value}\r\n").into_bytes()).collect();
-    ResponseRules { dropped: dropped(headers), lines, compression: None }
+    FieldChanges { dropped: dropped(headers), lines }
 }
 
 /// Returns the names of the fields whose received lines are dropped, in lower case. Host stays: it

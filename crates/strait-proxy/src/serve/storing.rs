@@ -170,8 +170,7 @@ pub(crate) fn is_for_one_alone(worker: &Worker, request: &Request<'_>, response:
 pub(crate) fn varies_with_unsent(worker: &Worker, request: &Request<'_>, response: &Fields<'_>) -> bool {
     let settings = worker.settings();
     let is_unsent = |name: &str| settings.tracing.governs(name) || settings.forwarded.names_client(name);
-    response.elements("vary").any(is_unsent)
-        || varies_with_dropped(worker.key_fields(), request, response)
+    response.elements("vary").any(is_unsent) || varies_with_dropped(worker.key_fields(), request, response)
 }
 
 /// Returns true if a response varies with a field that Connection names. Fields in `keys` and

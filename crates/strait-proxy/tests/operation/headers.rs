@@ -29,6 +29,23 @@ fn wait_hit(edge: &Edge, path: &str, fields: &str) {
 }
 
 #[test]
+fn lifetimes_of_the_rules_are_for_responses_without_an_error() {
+    let origin = Origin::start();
+    let edge = Edge::start(&site(
+        &origin,
+        r#"response_headers = { set = { Cache-Control = "max-age=3600", X-A = "b" }, remove = ["Server"] }"#,
+    ));
+    for (path, expected) in
+        [("/200/0/5/x", "max-age=3600"), ("/404/60/5/x", "max-age=60"), ("/503/0/5/x", "no-store")]
+    {
+        let answer = edge.ask(&format!("GET {path}"), "");
+        let lines: Vec<_> = answer.head.lines().filter(|line| line.starts_with("Cache-Control")).collect();
+        assert_eq!(lines, [format!("Cache-Control: {expected}")], "{path}");
+        assert_eq!(answer.field("x-a"), Some("b"), "{path}");
+    }
+}
+
+#[test]
 fn origin_gets_the_request_that_the_rules_make() {
     let origin = Origin::start();
     let edge = Edge::start(&site(
