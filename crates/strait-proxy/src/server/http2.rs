@@ -101,7 +101,11 @@ impl Http2Connection<'_> {
                     // The requests of a fast client are always at hand.
                     turn::count(bytes).await;
                 }
-                Ok(Accepted::NeedsPipe) => link.lend(worker.pipes.borrow_mut().try_take()),
+                Ok(Accepted::NeedsPipe) => {
+                    link.lend(worker.pipes.borrow_mut().try_take());
+                    // The stream fills it before the driver sends.
+                    tokio::task::yield_now().await;
+                }
                 Ok(Accepted::Idle) => {
                     is_quiet = true;
                     return_pipe(link, &worker);

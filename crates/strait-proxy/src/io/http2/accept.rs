@@ -47,6 +47,10 @@ impl Link {
     pub(crate) fn poll_accept(&self, context: &mut Context<'_>, was_idle: bool) -> Poll<Accepted> {
         let mut state = self.state();
         state.driver = Some(context.waker().clone());
+        // First, so that the head of the response waits for its body and is sent with it.
+        if matches!(state.pipe, Lent::Wanted) {
+            return Poll::Ready(Accepted::NeedsPipe);
+        }
         match state.poll(context) {
             Poll::Ready(Ok(Some(opening))) => {
                 Poll::Ready(Accepted::Request(Opened::new(self.clone(), opening, &state)))
