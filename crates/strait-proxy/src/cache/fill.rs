@@ -18,14 +18,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use strait_store::Extent;
-use strait_transfer::pipe::Pipe;
 use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, timeout};
 
 use crate::cache::followers::Followers;
 use crate::cache::object::Object;
-use crate::io::piece::Piece;
-use crate::upstream::incoming::Incoming;
+use crate::cache::remainder::Remainder;
 
 /// Bytes whose transfer costs about as much as a request of their own: its round trips, the slow
 /// start of its connection, and the bytes in flight that are lost when a connection is closed
@@ -133,6 +131,9 @@ impl State {
 
     /// Returns the view of a follower whose next byte is `at`, of a full section or the last one.
     fn view_at(&self, at: u64) -> View {
+        if self.followers.is_lost(at) {
+            return View { phase: Phase::Broken, stored: at, source: None };
+        }
         let phase = self.view.phase;
         let full = self.followers.section(at);
         full.map_or_else(
@@ -165,35 +166,6 @@ impl Skip {
 
 /// Status and reason of the proxy's own response.
 pub(crate) type Refusal = (u16, String);
-
-/// Remainder of a body after the part that could be stored.
-#[derive(Debug)]
-pub(crate) struct Remainder {
-    /// Its offset in the representation.
-    pub(crate) first: u64,
-    pub(crate) incoming: Box<Incoming>,
-    /// Bytes that were on their way to the store.
-    pub(crate) held: Option<Held>,
-}
-
-/// Bytes between the origin and the store.
-#[derive(Debug)]
-pub(crate) enum Held {
-    /// Spliced.
-    Pipe(Pipe),
-    /// Copied.
-    Piece(Piece),
-}
-
-impl Held {
-    /// Returns their number.
-    pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Pipe(pipe) => pipe.held() as u64,
-            Self::Piece(piece) => piece.bytes().len() as u64,
-        }
-    }
-}
 
 impl Fill {
     pub(crate) fn new(key: Arc<str>, variant: Option<&str>) -> Self {
@@ -363,15 +335,27 @@ impl Fill {
         }
     }
 
-    /// Waits until all followers were sent the bytes before `at`.
-    pub(super) async fn wait_sent(&self, at: u64) {
+    /// Waits until all followers were sent the bytes before `at`, at most for `patience`, from
+    /// which it subtracts the waiting time. After that the slow ones are lost.
+    pub(super) async fn wait_sent(&self, at: u64, patience: &mut Duration) {
+        let begun = Instant::now();
         loop {
             let sent_more = self.sent_more.notified();
             if self.state().followers.slowest() >= at {
+                *patience = patience.saturating_sub(begun.elapsed());
                 return;
             }
-            sent_more.await;
+            if timeout(patience.saturating_sub(begun.elapsed()), sent_more).await.is_err() {
+                self.state().followers.lose_before(at);
+                *patience = Duration::ZERO;
+                return;
+            }
         }
+    }
+
+    /// Returns true if all followers were sent the bytes before `at`.
+    pub(super) fn has_sent(&self, at: u64) -> bool {
+        self.state().followers.slowest() >= at
     }
 
     /// Returns true if at most one follower is sent bytes, and has fewer than [`REQUEST_BYTES`]

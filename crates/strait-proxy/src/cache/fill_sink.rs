@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 use strait_store::{Stores, Writer};
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Held, Source};
+use crate::cache::fill::Source;
 use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Home, Object, Part};
+use crate::cache::remainder::Held;
 use crate::cache::worker::Worker;
 
 /// Destination of the bytes.

@@ -3,15 +3,17 @@
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use strait_http::partial::strong_validator;
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
+use crate::cache::fill::{Fill, Phase, REQUEST_BYTES};
 use crate::cache::fill_costs::{MEASURED_BYTES_MIN, with_cpu_time};
 use crate::cache::fill_guard::FillGuard;
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::object::Object;
+use crate::cache::remainder::{Held, Remainder};
 use crate::cache::worker::Worker;
 use crate::config::file::{Abandoned, FillMethod};
 use crate::io::framing::{Framed, Piece};
@@ -26,6 +28,9 @@ use crate::upstream::pool::Connection;
 const UNKNOWN_DIVISOR: u64 = 4;
 /// Number of sections with as many bytes as that limit.
 const SECTIONS: u64 = 8;
+/// Time for which such a fill waits for a slow follower, without a piece that needs no wait between.
+/// Then the follower gets no more: one client could hold all others of the fill.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Preferred alignment, in the file, of the end of each piece.
 const PIECE_ALIGN_BYTES: u64 = 64 << 10;
 
@@ -56,6 +61,8 @@ pub(crate) struct FillTask {
     sink: Sink,
     /// Number of stored bytes.
     stored: u64,
+    /// Time left to wait for slow followers.
+    patience: Duration,
     /// How pieces move, of two methods, and whether the CPU time is measured.
     method: FillMethod,
     is_measured: bool,
@@ -93,7 +100,17 @@ impl FillTask {
                     incoming.connection.socket.is_encrypted() || !incoming.connection.is_http1();
                 let (method, is_measured) =
                     if is_encrypted { (FillMethod::Splice, false) } else { worker.fill_method(len) };
-                Ok(Self { guard, object, incoming, range, sink, stored: 0, method, is_measured })
+                Ok(Self {
+                    guard,
+                    object,
+                    incoming,
+                    range,
+                    sink,
+                    stored: 0,
+                    patience: PATIENCE,
+                    method,
+                    is_measured,
+                })
             }
             None => Err((guard, incoming)),
         }
@@ -223,9 +240,10 @@ impl FillTask {
         if !self.is_measured {
             return self.fill().await;
         }
-        let before = self.stored;
+        // Sections of a long body count their own bytes.
+        let before = self.range.start + self.stored;
         let (filled, cpu) = with_cpu_time(self.fill()).await;
-        let moved = self.stored - before;
+        let moved = self.range.start + self.stored - before;
         // A short piece of a body costs more than the rest.
         if self.is_measured && moved >= MEASURED_BYTES_MIN {
             self.guard.worker.fill_costs.borrow_mut().add(self.method, moved, cpu);
@@ -495,7 +513,12 @@ impl FillTask {
             Sink::Memory(_) => true,
             Sink::Store(writer) => {
                 let ahead_max = writer.capacity_bytes() / UNKNOWN_DIVISOR;
-                fill.wait_sent(at.min((at + more).saturating_sub(ahead_max))).await;
+                let needed = at.min((at + more).saturating_sub(ahead_max));
+                if fill.has_sent(needed) {
+                    self.patience = PATIENCE;
+                } else {
+                    fill.wait_sent(needed, &mut self.patience).await;
+                }
                 self.stored > 0 && self.stored + more > ahead_max / SECTIONS
             }
         };

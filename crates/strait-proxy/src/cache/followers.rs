@@ -19,6 +19,8 @@ pub(super) struct Followers {
     pub(super) is_closed: bool,
     /// Full sections of such a body that a follower still needs, and their ends.
     sections: VecDeque<(u64, Source)>,
+    /// End of the freed sections. A follower of earlier bytes is lost.
+    freed: u64,
 }
 
 impl Followers {
@@ -50,15 +52,33 @@ impl Followers {
         self.note_sent(place, NO_BYTES);
     }
 
-    /// Returns the offset of the next byte for the slowest follower; `u64::MAX` if none is sent
-    /// bytes.
+    /// Returns the offset of the next byte for the slowest follower that is not lost; `u64::MAX` if
+    /// none is sent bytes.
     pub(super) fn slowest(&self) -> u64 {
-        self.next.iter().map(|(_, at)| *at).min().unwrap_or(NO_BYTES)
+        self.next.iter().map(|(_, at)| *at).filter(|at| !self.is_lost(*at)).min().unwrap_or(NO_BYTES)
+    }
+
+    /// Returns true if the byte `at` was freed before a follower was sent it.
+    pub(super) fn is_lost(&self, at: u64) -> bool {
+        at < self.freed
+    }
+
+    /// Frees sections until no follower that is left needs bytes before `at`. Returns true if that
+    /// is so.
+    pub(super) fn lose_before(&mut self, at: u64) -> bool {
+        while self.slowest() < at
+            && let Some((end, _)) = self.sections.pop_front()
+        {
+            self.freed = end;
+        }
+        self.free_sections();
+        self.slowest() >= at
     }
 
     /// Returns true if at most one follower is sent bytes.
     pub(super) fn has_one_at_most(&self) -> bool {
-        self.next.iter().filter(|(_, at)| **at != NO_BYTES).nth(1).is_none()
+        let is_sent = |at: u64| at != NO_BYTES && !self.is_lost(at);
+        self.next.iter().filter(|(_, at)| is_sent(**at)).nth(1).is_none()
     }
 
     /// Adds a full section.
@@ -83,8 +103,8 @@ impl Followers {
             return;
         }
         let slowest = self.slowest();
-        while self.sections.front().is_some_and(|(end, _)| *end <= slowest) {
-            self.sections.pop_front();
+        while let Some((end, _)) = self.sections.pop_front_if(|(end, _)| *end <= slowest) {
+            self.freed = end;
         }
     }
 }
@@ -112,5 +132,30 @@ mod tests {
         followers.remove(slow);
         assert!(followers.sections.is_empty() && followers.has_one_at_most());
         assert_eq!((followers.slowest(), followers.count()), (20, 2));
+    }
+
+    #[test]
+    fn slow_follower_is_lost_and_the_others_need_no_earlier_bytes() {
+        let source = || Source::Memory(Arc::default(), 0);
+        let mut followers = Followers::default();
+        let (slow, fast) = (followers.add(), followers.add());
+        followers.note_sent(slow, 5);
+        followers.note_sent(fast, 35);
+        for end in [10, 20, 30] {
+            followers.add_section(end, source());
+        }
+        assert!(followers.slowest() == 5 && !followers.has_one_at_most());
+        assert!(followers.lose_before(25));
+        assert!(followers.is_lost(5) && !followers.is_lost(35) && followers.has_one_at_most());
+        assert_eq!((followers.slowest(), followers.count()), (35, 2));
+        // Nothing of the others is freed, and a follower of the last section cannot be lost.
+        let mut followers = Followers::default();
+        let (one, other) = (followers.add(), followers.add());
+        followers.note_sent(one, 15);
+        followers.note_sent(other, 25);
+        followers.add_section(20, source());
+        assert!(!followers.is_lost(15) && followers.section(15).is_some_and(|(end, _)| *end == 20));
+        followers.note_sent(one, 25);
+        assert!(!followers.lose_before(30) && !followers.is_lost(25));
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod memory;
 pub(crate) mod meta;
 pub(crate) mod object;
 pub(crate) mod pattern;
+pub(crate) mod remainder;
 pub(crate) mod removals;
 pub(crate) mod scans;
 pub(crate) mod select;

@@ -9,8 +9,9 @@ use strait_http::head::Version;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::{Error, Extent, Record};
 
-use crate::cache::fill::{Follower, Held, Phase, Remainder, Source, View};
+use crate::cache::fill::{Follower, Phase, Source, View};
 use crate::cache::object::{Body, Object, Pinned};
+use crate::cache::remainder::{Held, Remainder};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::forward::{self, CHUNK_END, Form, chunk_head};

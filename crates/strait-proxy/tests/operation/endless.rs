@@ -85,8 +85,10 @@ impl Origin {
 /// Sends a body until its length is reached, with a pause.
 fn send_endless(mut stream: &TcpStream, sent: &AtomicU64, (length, pause): (&AtomicU64, &AtomicU64)) {
     let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=1000\r\nConnection: close\r\n\r\n";
-    let mut at = 0;
-    let mut is_open = stream.write_all(head.as_bytes()).is_ok();
+    // The first bytes come with the head.
+    let mut at = PIECE as u64;
+    let mut is_open = stream.write_all(&[head.as_bytes(), piece(0)].concat()).is_ok();
+    sent.fetch_add(at, Ordering::SeqCst);
     while is_open && at < length.load(Ordering::SeqCst) {
         let _ = wait_until(LIMIT, || at < pause.load(Ordering::SeqCst));
         is_open = stream.write_all(piece(at)).is_ok();
