@@ -40,7 +40,7 @@ pub(super) async fn fetch_hedged(
         },
     };
     if let Some(other) = other {
-        request.origin = other;
+        request.origin.give_way(other);
     }
     if let Some(client) = client {
         *client.origin = incoming.connection.address;

@@ -262,8 +262,19 @@ impl Origin {
         if let Some(choice) = &mut other.choice {
             choice.tried.push(next.clone());
             choice.member = next;
+            // An earlier server's failure counts once, at the request itself.
+            choice.suspect = None;
         }
         Some(other)
+    }
+
+    /// Moves on to the server of a hedged request, which has answered first.
+    pub(crate) fn give_way(&mut self, other: Self) {
+        let suspect = self.choice.take().and_then(|choice| choice.suspect);
+        *self = other;
+        if let Some(choice) = &mut self.choice {
+            choice.suspect = suspect;
+        }
     }
 
     /// Counts a hedged request that the server has answered first.
@@ -404,7 +415,12 @@ mod tests {
     use crate::config::sites::Manner;
 
     fn pool(servers: u16) -> Arc<ServerPool> {
-        let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
+        let config = edge::Pool {
+            check: Some(edge::Check::default()),
+            hedge: Some(edge::Hedge::default()),
+            retries: 1,
+            ..edge::Pool::default()
+        };
         let server = |port| Server::tcp("a", port, false);
         let entries = (1..=servers).map(|port| Entry::new(server(port), MemberOptions::default())).collect();
         Arc::new(ServerPool::new(Some("p"), &config, entries))
@@ -490,6 +506,29 @@ mod tests {
         let pool = pool(1);
         assert!(!origin(&pool, 0).fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [1]);
+    }
+
+    #[test]
+    fn failure_before_a_hedge_counts_once() {
+        for has_answered in [false, true] {
+            let pool = pool(3);
+            let mut origin = origin(&pool, 0);
+            assert!(origin.fail_over(100, client(), &sent(OriginError::Closed)));
+            let first = position(&origin).unwrap();
+            let mut other = origin.hedge(100).unwrap();
+            let hedge = position(&other).unwrap();
+            if has_answered {
+                origin.give_way(other);
+                assert_eq!(position(&origin), Some(hedge));
+            } else {
+                let failure = Failure { may_repeat: false, ..sent(OriginError::TimedOut) };
+                assert!(!other.fail_over(100, client(), &failure));
+            }
+            origin.note_success(100);
+            let mut expected = [1, 0, 0];
+            expected[hedge] = u64::from(!has_answered);
+            assert_eq!((failures(&pool), first + hedge), (expected.to_vec(), 3));
+        }
     }
 
     #[test]
