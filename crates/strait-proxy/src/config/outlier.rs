@@ -83,11 +83,11 @@ impl Latency {
         if self.slow < rules.windows { Judgement::Slow } else { Judgement::Outlier }
     }
 
-    /// Forgets the times, but not the slow windows: after its return, the next slow window makes
-    /// the server an outlier again.
+    /// Forgets the times of the present window, but not the slow windows: after its return, the next
+    /// slow window makes the server an outlier again. The median stays in the comparison with the
+    /// others: without it, the next slowest server would be an outlier.
     pub(crate) fn forget_times(&mut self) {
         self.times_us.clear();
-        self.median_us = None;
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         (0..3).for_each(|_| _ = window(&mut latency, [99; 5], &[1000]));
         latency.add(RULES, Duration::from_millis(99));
         latency.forget_times();
-        assert_eq!(latency.median_us(), None);
+        assert_eq!(latency.median_us(), Some(99_000));
         assert_eq!(window(&mut latency, [99; 5], &[1000]), Judgement::Outlier);
     }
 }

@@ -352,6 +352,31 @@ fn slow_server_stays_while_no_other_one_gets_requests() {
 }
 
 #[test]
+fn at_most_half_of_the_servers_are_ejected_for_their_times() {
+    for times_ms in [[30, 200, 1200], [1200, 30, 200]] {
+        let pool = pool_with_outliers(0);
+        let ejected = |now| -> Vec<_> {
+            let members = pool.members();
+            (0..3).filter(|at| members[*at].is_ejected(now)).map(|at| times_ms[at]).collect()
+        };
+        // The slowest one comes back twice, with the median from before its ejection.
+        for now in [100, 110, 130] {
+            for _ in 0..9 {
+                (0..3).for_each(|at| note_times(&pool, at, times_ms[at], now));
+                assert!(ejected(now).iter().all(|time_ms| *time_ms == 1200));
+            }
+            assert_eq!(ejected(now), [1200]);
+        }
+    }
+    // The others have become slow since then.
+    let pool = pool_with_outliers(0);
+    (0..3).for_each(|at| note_times(&pool, at, 20, 100));
+    (0..2).for_each(|_| note_times(&pool, 0, 900, 100));
+    (0..9).for_each(|_| note_times(&pool, 1, 9000, 100));
+    assert!(pool.members()[0].is_ejected(100) && !pool.members()[1].is_ejected(100));
+}
+
+#[test]
 fn times_of_a_pool_without_rules_eject_none() {
     let pool = pool(3);
     (0..9).for_each(|_| (0..3).for_each(|at| note_times(&pool, at, 1000 * at as u64, 100)));
