@@ -131,7 +131,7 @@ async fn fetch_from_one(
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     let fetched = fetch_on(upstream, connection, request, client, is_repeatable).await;
     if let (Ok(_), Some(begun)) = (&fetched, begun) {
-        request.origin.note_time(begun.elapsed(), upstream.clock.now());
+        request.origin.note_time(request.client, begun.elapsed(), upstream.clock.now());
     }
     fetched
 }

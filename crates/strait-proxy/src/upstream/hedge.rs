@@ -55,7 +55,7 @@ async fn race(
 ) -> Result<Won, FetchError> {
     let begun = Instant::now();
     let of_first = |incoming| {
-        request.origin.note_time(begun.elapsed(), upstream.clock.now());
+        request.origin.note_time(request.client, begun.elapsed(), upstream.clock.now());
         (incoming, None)
     };
     let mut first = Box::pin(fetch_on(upstream, connection, request, None, true));
@@ -76,8 +76,8 @@ async fn race(
     match fetched {
         Ok(incoming) => {
             // The first would have taken longer.
-            request.origin.note_time(begun.elapsed(), now);
-            other.origin.note_time(begun_again.elapsed(), now);
+            request.origin.note_time(request.client, begun.elapsed(), now);
+            other.origin.note_time(request.client, begun_again.elapsed(), now);
             other.origin.note_hedge_won();
             Ok((incoming, Some(other.origin)))
         }

@@ -219,22 +219,19 @@ impl Origin {
         self.choice.as_ref().is_some_and(|choice| choice.pool.has_outliers())
     }
 
-    /// Notes the time from the request to the head of the response.
-    pub(crate) fn note_time(&self, time: Duration, now: u64) {
-        if let Some(choice) = &self.choice {
-            choice.pool.note_time(&choice.member, time, now);
+    /// Notes the time from the request of `client` to the head of the response, unless the client
+    /// has chosen the server: it could choose slow requests for one, and quick ones for the others.
+    pub(crate) fn note_time(&self, client: Client, time: Duration, now: u64) {
+        if let Some(choice) = self.choice.as_ref().filter(|it| it.hash.is_none() && !it.is_stuck()) {
+            choice.pool.note_time(&choice.member, client.address(), time, now);
         }
     }
 
     /// Returns the time after which a request is also sent to another server, and adds its share to
     /// the budget of the pool. `None` for a request that its client's cookie binds to the server.
     pub(crate) fn hedge_after(&self) -> Option<Duration> {
-        let Choice { pool, member, sticky, .. } = self.choice.as_ref()?;
-        let hedge = pool.hedge.as_ref()?;
-        let named = sticky.as_ref().and_then(|Named(named)| named.as_ref());
-        if named.is_some_and(|named| named.is_same(member)) {
-            return None;
-        }
+        let choice = self.choice.as_ref().filter(|choice| !choice.is_stuck())?;
+        let hedge = choice.pool.hedge.as_ref()?;
         hedge.earn();
         Some(hedge.after)
     }
@@ -340,6 +337,12 @@ impl Origin {
 }
 
 impl Choice {
+    /// Returns true if the client's cookie names the server.
+    fn is_stuck(&self) -> bool {
+        let named = self.sticky.as_ref().and_then(|Named(named)| named.as_ref());
+        named.is_some_and(|named| named.is_same(&self.member))
+    }
+
     /// Notes a failure after the request was sent.
     fn suspect(&mut self, error: &OriginError) {
         let kind = discriminant(error);

@@ -295,10 +295,14 @@ fn state_of_a_server_survives_a_reload() {
     assert_eq!(after.members()[1].state.load.load(Ordering::Relaxed), 0);
 }
 
-/// Notes a window of times in milliseconds.
+/// Notes a window of times in milliseconds, each of another client.
 fn note_times(pool: &ServerPool, at: usize, time_ms: u64, now: u64) {
     let members = pool.members();
-    (0..4).for_each(|_| pool.note_time(&members[at], Duration::from_millis(time_ms), now));
+    let note = |last: u8| {
+        let client = [192, 0, 2, last].into();
+        pool.note_time(&members[at], client, Duration::from_millis(time_ms), now);
+    };
+    (0..4).for_each(note);
 }
 
 fn pool_with_outliers(slow_start: u64) -> ServerPool {

@@ -17,9 +17,13 @@ fn pool(servers: u16) -> Arc<ServerPool> {
         retries: 1,
         ..edge::Pool::default()
     };
+    pool_of(&config, servers)
+}
+
+fn pool_of(config: &edge::Pool, servers: u16) -> Arc<ServerPool> {
     let server = |port| Server::tcp("a", port, false);
     let entries = (1..=servers).map(|port| Entry::new(server(port), MemberOptions::default())).collect();
-    Arc::new(ServerPool::new(Some("p"), &config, entries))
+    Arc::new(ServerPool::new(Some("p"), config, entries))
 }
 
 fn take_down(pool: &ServerPool, index: usize) {
@@ -99,6 +103,30 @@ fn server_is_not_charged_with_an_exhausted_host() {
     let pool = pool(1);
     assert!(!origin(&pool, 0).fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
     assert_eq!(failures(&pool), [1]);
+}
+
+#[test]
+fn times_count_unless_the_client_has_chosen_the_server() {
+    for (hash, is_stuck, counts) in [(None, false, true), (Some(1), false, false), (None, true, false)] {
+        let outlier = Some(edge::Outlier { windows: 1, responses: 4, ..edge::Outlier::default() });
+        let config = edge::Pool { outlier, ..edge::Pool::default() };
+        let pool = pool_of(&config, 2);
+        let note = |chosen: usize, time_ms: u64, last: u8| {
+            let mut origin = origin(&pool, chosen);
+            if let Some(choice) = origin.choice.as_mut().filter(|_| chosen == 0) {
+                choice.hash = hash;
+                choice.sticky = Some(Named(is_stuck.then(|| choice.member.clone())));
+            }
+            let client = Client::of([192, 0, 2, last].into());
+            origin.note_time(client, Duration::from_millis(time_ms), 100);
+        };
+        (0..4).for_each(|last| note(1, 20, last));
+        // One client alone makes no window.
+        (0..100).for_each(|_| note(0, 900, 0));
+        assert!(!pool.members()[0].is_ejected(100));
+        (0..4).for_each(|last| note(0, 900, last));
+        assert_eq!(pool.members()[0].is_ejected(100), counts, "{hash:?} {is_stuck}");
+    }
 }
 
 #[test]
