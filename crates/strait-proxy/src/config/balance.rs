@@ -38,6 +38,11 @@ impl Balance {
             _ => name("header").map(Self::Header).or_else(|| name("cookie").map(Self::Cookie)),
         }
     }
+
+    /// Returns true if it chooses by a hash of the request, which the client decides.
+    pub(crate) fn is_by_hash(&self) -> bool {
+        matches!(self, Self::Uri | Self::Header(_) | Self::Cookie(_))
+    }
 }
 
 impl TryFrom<String> for Balance {

@@ -70,10 +70,10 @@ impl Health {
         self.by_latency = Ejections::default();
     }
 
-    /// Notes that the server is an outlier. Returns true if that ejects it; with `is_last`, it does
-    /// not.
-    pub(crate) fn note_outlier(&mut self, rules: EjectionRules, now: u64, is_last: bool) -> bool {
-        if is_last || self.is_ejected(now) {
+    /// Notes that the server is an outlier. Returns true if that ejects it; with `are_few_left`, it
+    /// does not.
+    pub(crate) fn note_outlier(&mut self, rules: EjectionRules, now: u64, are_few_left: bool) -> bool {
+        if are_few_left || self.is_ejected(now) {
             return false;
         }
         self.by_latency.begin(rules.seconds, now);

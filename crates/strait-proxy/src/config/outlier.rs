@@ -5,9 +5,13 @@
 //! its time to a head, in a number of consecutive windows, is above a floor and a multiple of the
 //! median of the other servers. [`crate::config::pool`] notes times and ejects.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::edge;
+
+/// Parts of a window of which one client has at most one: it can choose slow requests for a server.
+const CLIENTS_MIN: usize = 4;
 
 /// Rules for outliers.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +29,8 @@ pub(crate) struct OutlierRules {
 /// Times of the responses of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
-    /// Times of the present window in microseconds.
-    times_us: Vec<u32>,
+    /// Times of the present window in microseconds, with their clients.
+    times_us: Vec<(IpAddr, u32)>,
     /// Median of the last complete window.
     median_us: Option<u32>,
     /// Consecutive windows in which the server was too slow.
@@ -56,14 +60,19 @@ impl OutlierRules {
 }
 
 impl Latency {
-    /// Adds a time. Returns the median of the window that it completes.
-    pub(crate) fn add(&mut self, rules: OutlierRules, time: Duration) -> Option<u32> {
-        self.times_us.push(u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
+    /// Adds the time of a request of `client`, unless the window has its share of those already.
+    /// Returns the median of the window that it completes.
+    pub(crate) fn add(&mut self, rules: OutlierRules, client: IpAddr, time: Duration) -> Option<u32> {
+        let share = (rules.responses / CLIENTS_MIN).max(1);
+        if self.times_us.iter().filter(|(other, _)| *other == client).count() >= share {
+            return None;
+        }
+        self.times_us.push((client, u32::try_from(time.as_micros()).unwrap_or(u32::MAX)));
         if self.times_us.len() < rules.responses {
             return None;
         }
-        self.median_us = median(&mut self.times_us);
-        self.times_us.clear();
+        let mut times_us: Vec<_> = self.times_us.drain(..).map(|(_, time_us)| time_us).collect();
+        self.median_us = median(&mut times_us);
         self.median_us
     }
 
@@ -83,11 +92,11 @@ impl Latency {
         if self.slow < rules.windows { Judgement::Slow } else { Judgement::Outlier }
     }
 
-    /// Forgets the times, but not the slow windows: after its return, the next slow window makes
-    /// the server an outlier again.
+    /// Forgets the times of the present window, but not the slow windows: after its return, the next
+    /// slow window makes the server an outlier again. The median stays in the comparison with the
+    /// others: without it, the next slowest server would be an outlier.
     pub(crate) fn forget_times(&mut self) {
         self.times_us.clear();
-        self.median_us = None;
     }
 }
 
@@ -106,10 +115,16 @@ mod tests {
 
     const RULES: OutlierRules = OutlierRules { times: 5, floor_us: 1000, windows: 3, responses: 5 };
 
+    fn client(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
     /// Adds a window with these times in milliseconds, and judges it.
     fn window(latency: &mut Latency, times_ms: [u64; 5], others_us: &[u32]) -> Judgement {
-        let medians: Vec<_> =
-            times_ms.iter().filter_map(|ms| latency.add(RULES, Duration::from_millis(*ms))).collect();
+        let medians: Vec<_> = (0..)
+            .zip(times_ms)
+            .filter_map(|(last, ms)| latency.add(RULES, client(last), Duration::from_millis(ms)))
+            .collect();
         assert_eq!(medians.len(), 1);
         latency.judge(RULES, medians[0], &mut others_us.to_vec())
     }
@@ -145,16 +160,26 @@ mod tests {
         }
         assert_eq!(window(&mut Latency::default(), [99; 5], &[]), Judgement::None);
         let mut latency = Latency::default();
-        assert!(latency.add(RULES, Duration::MAX).is_none() && latency.median_us().is_none());
+        assert!(latency.add(RULES, client(0), Duration::MAX).is_none() && latency.median_us().is_none());
+    }
+
+    #[test]
+    fn client_has_at_most_a_quarter_of_a_window() {
+        let rules = OutlierRules { responses: 32, ..RULES };
+        let mut latency = Latency::default();
+        let mut add = |last, ms| latency.add(rules, client(last), Duration::from_millis(ms));
+        assert!((0..1000).all(|_| add(1, 900).is_none()));
+        assert!((0..23).all(|at| add(2 + at % 3, 20).is_none()));
+        assert_eq!(add(4, 20), Some(20_000));
     }
 
     #[test]
     fn outlier_that_is_slow_again_after_its_return_needs_one_window() {
         let mut latency = Latency::default();
         (0..3).for_each(|_| _ = window(&mut latency, [99; 5], &[1000]));
-        latency.add(RULES, Duration::from_millis(99));
+        latency.add(RULES, client(0), Duration::from_millis(99));
         latency.forget_times();
-        assert_eq!(latency.median_us(), None);
+        assert_eq!(latency.median_us(), Some(99_000));
         assert_eq!(window(&mut latency, [99; 5], &[1000]), Judgement::Outlier);
     }
 }

@@ -261,18 +261,24 @@ impl ServerPool {
         self.outlier.is_some()
     }
 
-    /// Notes the time to the head of a response, which may eject the server. Responses of requests
-    /// that were in progress at an ejection do not count.
-    pub(crate) fn note_time(&self, member: &Member, time: Duration, now: u64) {
+    /// Notes the time to the head of a response to `client`, which may eject the server. Responses of
+    /// requests that were in progress at an ejection do not count.
+    pub(crate) fn note_time(&self, member: &Member, client: IpAddr, time: Duration, now: u64) {
         let Some(rules) = self.outlier.filter(|_| !member.is_ejected(now)) else { return };
-        let Some(own) = member.latency().add(rules, time) else { return };
-        let others = self.others(member, now).filter_map(|other| other.latency().median_us());
-        let mut others: SmallVec<[u32; 16]> = others.collect();
-        let is_last = self.others(member, now).next().is_none();
-        let judgement = member.latency().judge(rules, own, &mut others);
+        let Some(own) = member.latency().add(rules, client, time) else { return };
+        let members = self.members();
+        let others = || members.iter().filter(|other| !other.is_same(member) && !other.is_out());
+        // Ejected servers stay in the comparison: without them, the next slowest one would be judged
+        // by fewer.
+        let mut medians: SmallVec<[u32; 16]> =
+            others().filter_map(|other| other.latency().median_us()).collect();
+        let ejected = others().filter(|other| other.is_ejected(now)).count();
+        // At least half of the servers stay.
+        let are_few_left = (ejected + 1) * 2 > others().count() + 1;
+        let judgement = member.latency().judge(rules, own, &mut medians);
         let mut health = member.health();
         match judgement {
-            Judgement::Outlier if health.note_outlier(self.rules, now, is_last) => {
+            Judgement::Outlier if health.note_outlier(self.rules, now, are_few_left) => {
                 member.eject_slow(&health, now);
                 drop(health);
                 member.latency().forget_times();

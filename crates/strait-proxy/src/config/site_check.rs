@@ -121,6 +121,11 @@ impl Table {
                 let why = "this field is dropped from every request (forwarded)";
                 self.problem(&format!("pool.{name}.balance"), why);
             }
+            if config.outlier.is_some() && config.balance.is_by_hash() {
+                let why = "by a hash, clients choose their server and could make it slow; remove it, \
+                           or set balance = \"round-robin\"";
+                self.problem(&format!("pool.{name}.outlier"), why);
+            }
             if let Some((key, why)) = sticky::why_not(config) {
                 self.problem(&format!("pool.{name}.{key}"), why);
             }

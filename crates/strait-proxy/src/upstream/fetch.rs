@@ -126,14 +126,13 @@ async fn fetch_from_one(
     if !has_body && request.origin.is_hedged() && request.may_be_hedged() {
         return Box::pin(fetch_hedged(upstream, connection, request, client)).await;
     }
-    // With a body the client decides how long it takes.
-    let begun = (!has_body && request.origin.notes_times()).then(Instant::now);
     let is_repeatable = is_idempotent(request.method()) && !has_body;
-    let fetched = fetch_on(upstream, connection, request, client, is_repeatable).await;
-    if let (Ok(_), Some(begun)) = (&fetched, begun) {
-        request.origin.note_time(begun.elapsed(), upstream.clock.now());
+    let incoming = fetch_on(upstream, connection, request, client, is_repeatable).await?;
+    // With a body the client decides how long it takes.
+    if !has_body {
+        request.note_time(&incoming, upstream.clock.now());
     }
-    fetched
+    Ok(incoming)
 }
 
 /// Sends a request on a connection. The origin may close an idle connection at the same moment, so
@@ -216,15 +215,21 @@ async fn exchange(
         stream.takes_trailers = request.takes_trailers;
     }
     send_head(&mut connection, request, client.as_ref()).await?;
-    let Some(client) = client else {
-        return final_response(upstream, connection, request, requested, None).await;
+    // The waits before are not the server's.
+    let asked = request.origin.notes_times().then(Instant::now);
+    let mut incoming = match client {
+        None => final_response(upstream, connection, request, requested, None).await?,
+        Some(client) => {
+            *client.origin = connection.address;
+            if connection.is_http1() {
+                exchange_with(upstream, connection, request, requested, client).await?
+            } else {
+                Box::pin(exchange_on_stream(upstream, connection, request, requested, client)).await?
+            }
+        }
     };
-    *client.origin = connection.address;
-    if connection.is_http1() {
-        exchange_with(upstream, connection, request, requested, client).await
-    } else {
-        Box::pin(exchange_on_stream(upstream, connection, request, requested, client)).await
-    }
+    incoming.asked = asked;
+    Ok(incoming)
 }
 
 /// Sends the head of a request. On a connection of HTTP/2 it may wait for another stream's end; a
@@ -428,6 +433,7 @@ async fn one_response(
                 framed,
                 requested,
                 received,
+                asked: None,
                 keeps_alive,
                 set_cookie: None,
                 uploading: None,

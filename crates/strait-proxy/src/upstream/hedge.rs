@@ -40,7 +40,7 @@ pub(super) async fn fetch_hedged(
         },
     };
     if let Some(other) = other {
-        request.origin = other;
+        request.origin.give_way(other);
     }
     if let Some(client) = client {
         *client.origin = incoming.connection.address;
@@ -54,8 +54,8 @@ async fn race(
     request: &OriginRequest,
 ) -> Result<Won, FetchError> {
     let begun = Instant::now();
-    let of_first = |incoming| {
-        request.origin.note_time(begun.elapsed(), upstream.clock.now());
+    let of_first = |incoming: Box<Incoming>| {
+        request.note_time(&incoming, upstream.clock.now());
         (incoming, None)
     };
     let mut first = Box::pin(fetch_on(upstream, connection, request, None, true));
@@ -64,7 +64,6 @@ async fn race(
         return fetched.map(of_first);
     }
     let Some(mut other) = request.hedge(upstream.clock.now()) else { return first.await.map(of_first) };
-    let begun_again = Instant::now();
     let mut second = Box::pin(fetch_from_other(upstream, &mut other));
     let fetched = tokio::select! {
         biased;
@@ -75,9 +74,9 @@ async fn race(
     let now = upstream.clock.now();
     match fetched {
         Ok(incoming) => {
-            // The first would have taken longer.
-            request.origin.note_time(begun.elapsed(), now);
-            other.origin.note_time(begun_again.elapsed(), now);
+            // The first would have taken longer. It had its connection.
+            request.origin.note_time(request.client, begun.elapsed(), now);
+            other.note_time(&incoming, now);
             other.origin.note_hedge_won();
             Ok((incoming, Some(other.origin)))
         }

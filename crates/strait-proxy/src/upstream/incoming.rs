@@ -1,5 +1,7 @@
 //! Response of an origin after its head was read, and the connection that its body comes from.
 
+use std::time::Instant;
+
 use strait_http::framing::BodyFraming;
 use strait_http::head::{OwnedResponse, Response};
 
@@ -19,6 +21,8 @@ pub(crate) struct Incoming {
     /// Times of request and receipt, in seconds since 1970.
     pub(crate) requested: u64,
     pub(crate) received: u64,
+    /// Time at which the head of the request was written, if its pool compares the times of servers.
+    pub(crate) asked: Option<Instant>,
     /// True if the connection can carry another request.
     pub(crate) keeps_alive: bool,
     /// Value of Set-Cookie for the client of this request: the cookie of a sticky pool. It is no

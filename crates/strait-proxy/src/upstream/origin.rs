@@ -219,22 +219,19 @@ impl Origin {
         self.choice.as_ref().is_some_and(|choice| choice.pool.has_outliers())
     }
 
-    /// Notes the time from the request to the head of the response.
-    pub(crate) fn note_time(&self, time: Duration, now: u64) {
-        if let Some(choice) = &self.choice {
-            choice.pool.note_time(&choice.member, time, now);
+    /// Notes the time from the request of `client` to the head of the response, unless the client
+    /// has chosen the server: it could choose slow requests for one, and quick ones for the others.
+    pub(crate) fn note_time(&self, client: Client, time: Duration, now: u64) {
+        if let Some(choice) = self.choice.as_ref().filter(|it| it.hash.is_none() && !it.is_stuck()) {
+            choice.pool.note_time(&choice.member, client.address(), time, now);
         }
     }
 
     /// Returns the time after which a request is also sent to another server, and adds its share to
     /// the budget of the pool. `None` for a request that its client's cookie binds to the server.
     pub(crate) fn hedge_after(&self) -> Option<Duration> {
-        let Choice { pool, member, sticky, .. } = self.choice.as_ref()?;
-        let hedge = pool.hedge.as_ref()?;
-        let named = sticky.as_ref().and_then(|Named(named)| named.as_ref());
-        if named.is_some_and(|named| named.is_same(member)) {
-            return None;
-        }
+        let choice = self.choice.as_ref().filter(|choice| !choice.is_stuck())?;
+        let hedge = choice.pool.hedge.as_ref()?;
         hedge.earn();
         Some(hedge.after)
     }
@@ -262,8 +259,19 @@ impl Origin {
         if let Some(choice) = &mut other.choice {
             choice.tried.push(next.clone());
             choice.member = next;
+            // An earlier server's failure counts once, at the request itself.
+            choice.suspect = None;
         }
         Some(other)
+    }
+
+    /// Moves on to the server of a hedged request, which has answered first.
+    pub(crate) fn give_way(&mut self, other: Self) {
+        let suspect = self.choice.take().and_then(|choice| choice.suspect);
+        *self = other;
+        if let Some(choice) = &mut self.choice {
+            choice.suspect = suspect;
+        }
     }
 
     /// Counts a hedged request that the server has answered first.
@@ -329,6 +337,12 @@ impl Origin {
 }
 
 impl Choice {
+    /// Returns true if the client's cookie names the server.
+    fn is_stuck(&self) -> bool {
+        let named = self.sticky.as_ref().and_then(|Named(named)| named.as_ref());
+        named.is_some_and(|named| named.is_same(&self.member))
+    }
+
     /// Notes a failure after the request was sent.
     fn suspect(&mut self, error: &OriginError) {
         let kind = discriminant(error);
@@ -390,137 +404,4 @@ fn hash_of(balance: &Balance, resource: &Resource<'_>, request: &Request<'_>) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-
-    use rustix::io::Errno;
-    use strait_http::head;
-    use strait_http::target::Uri;
-
-    use super::*;
-    use crate::config::edge;
-    use crate::config::entry::{Entry, of_addresses};
-    use crate::config::member::MemberOptions;
-    use crate::config::sites::Manner;
-
-    fn pool(servers: u16) -> Arc<ServerPool> {
-        let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
-        let server = |port| Server::tcp("a", port, false);
-        let entries = (1..=servers).map(|port| Entry::new(server(port), MemberOptions::default())).collect();
-        Arc::new(ServerPool::new(Some("p"), &config, entries))
-    }
-
-    fn take_down(pool: &ServerPool, index: usize) {
-        (0..100).for_each(|_| pool.note_check(&pool.members()[index], 100, Err("refused")));
-    }
-
-    fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {
-        let uri = Uri::parse("http://a/").unwrap();
-        let chosen = Some(pool.members()[chosen].clone());
-        let (request, _) = head::request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap();
-        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, &request, chosen, 100)
-    }
-
-    /// Returns the position of the server in its pool.
-    fn position(origin: &Origin) -> Option<usize> {
-        let choice = origin.choice.as_ref()?;
-        choice.pool.members().iter().position(|member| member.is_same(&choice.member))
-    }
-
-    fn client() -> Client {
-        Client::of([192, 0, 2, 1].into())
-    }
-
-    fn failures(pool: &ServerPool) -> Vec<u64> {
-        pool.members().iter().map(|member| member.state.failures.load(Ordering::Relaxed)).collect()
-    }
-
-    /// Failure to connect.
-    fn unsent(errno: Errno) -> Failure {
-        let error = OriginError::of_connect(&"127.0.0.1:80", io::Error::from(errno));
-        Failure { error, was_sent: false, may_repeat: true }
-    }
-
-    /// Failure after the request was sent.
-    fn sent(error: OriginError) -> Failure {
-        Failure { error, was_sent: true, may_repeat: true }
-    }
-
-    #[test]
-    fn request_leaves_a_server_that_is_down_without_a_failed_attempt() {
-        let pool = pool(3);
-        take_down(&pool, 0);
-        assert_ne!(position(&origin(&pool, 0)), Some(0));
-        let mut origin = origin(&pool, 1);
-        take_down(&pool, 1);
-        assert!(origin.is_out() && origin.leave(100) && !origin.is_out());
-        assert_eq!((position(&origin), origin.server.to_string().as_str()), (Some(2), "a:3"));
-        // The others are out: the failure stays that of this server.
-        assert!(!origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
-        assert_eq!((position(&origin), failures(&pool)), (Some(2), vec![0, 0, 1]));
-    }
-
-    #[test]
-    fn request_leaves_a_server_that_has_left_its_name() {
-        let entry = Entry::new(Server::tcp("a.example", 80, false), MemberOptions::default());
-        let pool = Arc::new(ServerPool::new(Some("p"), &edge::Pool::default(), vec![entry]));
-        let locate = |last: u8| pool.locate(0, of_addresses(&[[192, 0, 2, last].into()], 80, 1), 100);
-        locate(1);
-        let mut origin = origin(&pool, 0);
-        assert!(!origin.is_out());
-        locate(2);
-        assert!(origin.is_gone() && origin.is_out() && origin.leave(100));
-        assert!(!origin.is_out() && origin.server.to_string().ends_with("192.0.2.2"));
-        assert_eq!(failures(&pool), [0]);
-    }
-
-    #[test]
-    fn server_is_not_charged_with_an_exhausted_host() {
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
-            let pool = pool(2);
-            let mut origin = origin(&pool, 0);
-            assert!(
-                origin.fail_over(100, client(), &unsent(errno)) && position(&origin) == Some(1),
-                "{errno}"
-            );
-            assert!(!origin.fail_over(100, client(), &unsent(errno)), "{errno}");
-            let error = origin.last_error(unsent(errno).error, 0);
-            assert_eq!((error.status(), failures(&pool)), (503, vec![0, 0]), "{errno}");
-        }
-        let pool = pool(1);
-        assert!(!origin(&pool, 0).fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
-        assert_eq!(failures(&pool), [1]);
-    }
-
-    #[test]
-    fn failure_after_the_request_was_sent_counts_unless_it_repeats_elsewhere() {
-        use OriginError::{Closed, TimedOut};
-        let refused = || unsent(Errno::CONNREFUSED);
-        let unsent_in_time = || Failure { was_sent: false, ..sent(TimedOut) };
-        let unrepeatable = |error| Failure { may_repeat: false, ..sent(error) };
-        for (attempts, expected) in [
-            (vec![Some(sent(Closed)), Some(sent(Closed))], [0, 0]),
-            (vec![Some(sent(Closed)), Some(sent(TimedOut))], [1, 0]),
-            (vec![Some(sent(Closed)), Some(refused())], [1, 1]),
-            (vec![Some(refused()), Some(sent(Closed))], [1, 1]),
-            (vec![Some(sent(Closed)), None], [1, 0]),
-            (vec![Some(unrepeatable(Closed))], [1, 0]),
-            // Without a connection the request is not the reason.
-            (vec![Some(unsent_in_time()), Some(unsent_in_time())], [1, 1]),
-            (vec![None], [0, 0]),
-        ] {
-            let pool = pool(2);
-            let mut origin = origin(&pool, 0);
-            for (index, attempt) in attempts.iter().enumerate() {
-                match attempt {
-                    Some(failure) => {
-                        let has_next = index == 0 && failure.may_repeat;
-                        assert_eq!(origin.fail_over(100, client(), failure), has_next, "{attempts:?}");
-                    }
-                    None => origin.note_success(100),
-                }
-            }
-            assert_eq!(failures(&pool), expected, "{attempts:?}");
-        }
-    }
-}
+mod tests;

@@ -213,6 +213,13 @@ impl OriginRequest {
         Self { origin, head, sent: None, client_permit: None, origin_permit: None, ..*self }
     }
 
+    /// Notes the time from the end of its head to that of the response.
+    pub(crate) fn note_time(&self, incoming: &Incoming, now: u64) {
+        if let Some(asked) = incoming.asked {
+            self.origin.note_time(self.client, asked.elapsed(), now);
+        }
+    }
+
     /// Returns true for a 304 to a GET or HEAD that was sent without a condition. The client has no
     /// copy to which it could apply.
     pub(crate) fn is_unrequested_304(&self, incoming: &Incoming) -> bool {

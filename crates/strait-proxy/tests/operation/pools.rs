@@ -86,10 +86,14 @@ fn wrong_balances_are_named() {
     for (balance, expected) in [
         ("header:", "pool.a.balance = \"header:\": expected one of"),
         ("header:a b", "\"header:NAME\" and \"cookie:NAME\", with the name of a field or a cookie"),
+        ("uri", "pool.a.outlier: by a hash, clients choose their server"),
+        ("header:X-User", "pool.a.outlier: by a hash, clients choose their server"),
+        ("cookie:a", "pool.a.outlier: by a hash, clients choose their server"),
         ("header:X-Forwarded-For", "pool.a.balance: this field is dropped from every request (forwarded)"),
     ] {
+        let outlier = if expected.contains("outlier") { "outlier = {}" } else { "" };
         let toml = format!(
-            "[pool.a]\nservers = [\"a:1\"]\nbalance = \"{balance}\"\n[[site]]\nroute = [{{ pool = \"a\" }}]"
+            "[pool.a]\nservers = [\"a:1\"]\nbalance = \"{balance}\"\n{outlier}\n[[site]]\nroute = [{{ pool = \"a\" }}]"
         );
         let error =
             Config::from_toml(&toml).and_then(|config| config.check()).expect_err(balance).to_string();
@@ -167,10 +171,11 @@ fn server_that_is_far_slower_than_the_others_is_ejected() {
     let rules = "outlier = { times = 2, floor_ms = 20, windows = 2, responses = 4 }";
     let rig = Rig::start(&all, rules, "");
     slow.become_mode(Mode::Slow);
-    let mut client = rig.client();
+    // One client has at most a quarter of a window.
+    let mut clients: Vec<_> = (1..5).map(|last| Client::from(last, rig.proxy.address())).collect();
     let mut ejected = |number: u64| {
         let is_ejected = || {
-            assert_eq!(client.get("/x").status(), 200);
+            clients.iter_mut().for_each(|client| assert_eq!(client.get("/x").status(), 200));
             rig.status(slow)["slow_ejections"] == number
         };
         assert!(wait_until(LIMIT, is_ejected), "{}", rig.status(slow));

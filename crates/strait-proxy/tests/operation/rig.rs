@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use lab::wait_until;
+use rustix::net::{self, AddressFamily, SocketType};
 use strait_proxy::{Clock, Config, Proxy};
 use tempfile::TempDir;
 
@@ -157,7 +158,18 @@ pub(crate) struct Client(BufReader<TcpStream>);
 
 impl Client {
     pub(crate) fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// Connects from 127.0.0.`last`.
+    pub(crate) fn from(last: u8, address: SocketAddr) -> Self {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        net::connect(&socket, &address).unwrap();
+        Self::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         Self(BufReader::new(stream))
     }

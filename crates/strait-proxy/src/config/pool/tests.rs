@@ -295,10 +295,14 @@ fn state_of_a_server_survives_a_reload() {
     assert_eq!(after.members()[1].state.load.load(Ordering::Relaxed), 0);
 }
 
-/// Notes a window of times in milliseconds.
+/// Notes a window of times in milliseconds, each of another client.
 fn note_times(pool: &ServerPool, at: usize, time_ms: u64, now: u64) {
     let members = pool.members();
-    (0..4).for_each(|_| pool.note_time(&members[at], Duration::from_millis(time_ms), now));
+    let note = |last: u8| {
+        let client = [192, 0, 2, last].into();
+        pool.note_time(&members[at], client, Duration::from_millis(time_ms), now);
+    };
+    (0..4).for_each(note);
 }
 
 fn pool_with_outliers(slow_start: u64) -> ServerPool {
@@ -349,6 +353,31 @@ fn slow_server_stays_while_no_other_one_gets_requests() {
     assert!(pool.members()[0].is_ejected(100));
     (0..9).for_each(|_| note_times(&pool, 1, 9000, 100));
     assert!(!pool.members()[1].is_ejected(100));
+}
+
+#[test]
+fn at_most_half_of_the_servers_are_ejected_for_their_times() {
+    for times_ms in [[30, 200, 1200], [1200, 30, 200]] {
+        let pool = pool_with_outliers(0);
+        let ejected = |now| -> Vec<_> {
+            let members = pool.members();
+            (0..3).filter(|at| members[*at].is_ejected(now)).map(|at| times_ms[at]).collect()
+        };
+        // The slowest one comes back twice, with the median from before its ejection.
+        for now in [100, 110, 130] {
+            for _ in 0..9 {
+                (0..3).for_each(|at| note_times(&pool, at, times_ms[at], now));
+                assert!(ejected(now).iter().all(|time_ms| *time_ms == 1200));
+            }
+            assert_eq!(ejected(now), [1200]);
+        }
+    }
+    // The others have become slow since then.
+    let pool = pool_with_outliers(0);
+    (0..3).for_each(|at| note_times(&pool, at, 20, 100));
+    (0..2).for_each(|_| note_times(&pool, 0, 900, 100));
+    (0..9).for_each(|_| note_times(&pool, 1, 9000, 100));
+    assert!(pool.members()[0].is_ejected(100) && !pool.members()[1].is_ejected(100));
 }
 
 #[test]
