@@ -52,7 +52,12 @@ impl Variables<'_> {
     fn of(&self, name: &str) -> String {
         match name {
             CLIENT => self.client.to_canonical().to_string(),
-            HOST => self.uri.authority.to_string(),
+            HOST => {
+                // As the key has it: stored responses must not depend on another spelling.
+                let mut host = String::new();
+                self.uri.authority.write(self.uri.scheme, |text| host.push_str(text));
+                host
+            }
             SCHEME => self.uri.scheme.name().to_owned(),
             _ => {
                 let (slash, path) = self.uri.origin_form(self.method);
@@ -89,6 +94,10 @@ mod tests {
             ("{client}", "http://a/", "192.0.2.1"),
             ("{scheme}://{host}{uri}", "http://A.example:81/x?y=%20", "http://a.example:81/x?y=%20"),
             ("a {\"client\"} {clients} {host}.", "http://a", "a {\"client\"} {clients} a."),
+            // The key is the same without the port.
+            ("{host}", "http://A:80/", "a"),
+            ("{host}", "https://A:443/", "a"),
+            ("{host}", "https://[2001:DB8::1]:80/", "[2001:db8::1]:80"),
             // The text of a client has no variables.
             ("{uri}{client}", "http://a/{client}", "/{client}192.0.2.1"),
         ] {

@@ -362,3 +362,23 @@ fn variables_of_a_request_are_in_the_fields_that_rules_write() {
     assert_eq!(ask("192.0.2.1", &format!("/200/60/5/{}", "a".repeat(5000))).0, 414);
     assert_eq!(origin.asked(), asked + 1);
 }
+
+#[test]
+fn host_in_a_field_is_the_one_of_the_key() {
+    let (origin, proxied) = (Origin::start(), unused_address());
+    let site = site(&origin, r#"request_headers = { set = { X-From = "{host}" } }"#);
+    let toml = format!("listen = [\"{proxied}\"]\nworkers = 1\n{site}");
+    let _proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let ask = |host: &str| {
+        let mut connection = Client::to(proxied);
+        connection.send(format!("GET /200/60/5/x HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let answer = connection.answer().unwrap();
+        (answer.status(), answer.field("cache-status").is_some_and(|status| status.contains("; hit")))
+    };
+    // The response answers clients that name the host without the port.
+    assert_eq!(ask("T.Example:80"), (200, false));
+    let head = last(&origin);
+    assert!(head.contains("\r\nX-From: t.example\r\n"), "{head}");
+    assert!(wait_until(LIMIT, || ask("t.example") == (200, true)));
+    assert_eq!(origin.asked(), 1);
+}
