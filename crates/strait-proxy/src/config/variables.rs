@@ -21,6 +21,11 @@ pub(crate) fn are_in(value: &str) -> bool {
     first(value).is_some()
 }
 
+/// Returns true if a value has the scheme of the request.
+pub(crate) fn names_scheme(value: &str) -> bool {
+    value.contains(SCHEME)
+}
+
 /// Returns the position of the first variable, and its name.
 fn first(value: &str) -> Option<(usize, &'static str)> {
     let all = [CLIENT, HOST, SCHEME, URI].into_iter();

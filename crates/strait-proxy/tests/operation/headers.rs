@@ -315,6 +315,23 @@ fn wrong_header_rules_are_named() {
         let error = Config::from_toml(&toml).and_then(|config| config.check()).expect_err(keys).to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{keys}: {error}");
     }
+    for change in ["set", "add"] {
+        let toml = format!(
+            "pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{{ pool = \"a\", request_headers = {{ {change} = {{ A = \"x{{scheme}}\" }} }} }}]"
+        );
+        assert!(Config::from_toml(&toml).unwrap().check().is_ok());
+        for (policy, is_valid) in [("off", false), ("append", true), ("replace", true)] {
+            let toml = format!("forwarded = \"{policy}\"\n{toml}");
+            match Config::from_toml(&toml).unwrap().check() {
+                Ok(_) => assert!(is_valid, "{policy}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!is_valid && error.contains("request_headers: with forwarded"), "{error}");
+                    assert!(!error.contains('\n'), "{error}");
+                }
+            }
+        }
+    }
     let toml = "[[site]]\nroute = [{ respond = {}, request_headers = { remove = [\"A\"] } }]";
     let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
     assert!(error.contains("only a route with a pool sends requests"), "{error}");
