@@ -399,3 +399,25 @@ fn host_in_a_field_is_the_one_of_the_key() {
     assert!(wait_until(LIMIT, || ask("t.example") == (200, true)));
     assert_eq!(origin.asked(), 1);
 }
+
+#[test]
+fn response_that_varies_with_the_address_answers_no_more_once_the_proxy_writes_it() {
+    let origin = Origin::start();
+    let toml = |forwarded: &str| format!("forwarded = \"{forwarded}\"\n{}", site(&origin, ""));
+    let mut edge = Edge::start(&toml("off"));
+    let paths = ["/200/60/5/address", "/200/60/300000/address"];
+    for path in paths {
+        wait_hit(&edge, path, "");
+    }
+    let is_hit = |edge: &Edge, path: &str| {
+        let answer = edge.ask(&format!("GET {path}"), "");
+        answer.field("cache-status").is_some_and(|status| status.contains("; hit"))
+    };
+    for forwarded in ["append", "replace"] {
+        edge.reload(&toml(forwarded)).unwrap();
+        for path in paths {
+            assert!(wait_until(LIMIT, || !is_hit(&edge, path)), "{forwarded} {path}");
+            assert!(!is_hit(&edge, path), "{forwarded} {path}");
+        }
+    }
+}
