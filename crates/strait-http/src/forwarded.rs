@@ -34,7 +34,7 @@ impl Policy {
     /// Returns true if the origin gets the client's address in the field of that name, whatever the
     /// client has sent in it.
     pub fn names_client(self, name: &str) -> bool {
-        self != Self::Off && [FORWARDED, FOR].into_iter().any(|own| own.eq_ignore_ascii_case(name))
+        self != Self::Off && is_of_client(name)
     }
 
     /// Returns true if a received field of that name is not forwarded, because [`Hop::write`]
@@ -43,6 +43,11 @@ impl Policy {
         self != Self::Off
             && [FORWARDED, FOR, PROTO, HOST].into_iter().any(|own| own.eq_ignore_ascii_case(name))
     }
+}
+
+/// Returns true for the fields that have the client's address.
+pub fn is_of_client(name: &str) -> bool {
+    [FORWARDED, FOR].into_iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
 /// Returns true for X-Forwarded-For, -Proto, -Host, -Port, -Prefix and all others of that family.

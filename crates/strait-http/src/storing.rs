@@ -58,11 +58,14 @@ pub struct Policy {
     pub errors: Vec<u16>,
     /// True if responses with Set-Cookie may be stored.
     pub set_cookie: bool,
+    /// True if the proxy writes the client's address into requests: a response that varies with it
+    /// is for one request alone.
+    pub sends_client: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { errors: vec![404, 410, 414], set_cookie: false }
+        Self { errors: vec![404, 410, 414], set_cookie: false, sends_client: false }
     }
 }
 
@@ -132,9 +135,12 @@ pub fn may_store(
 }
 
 impl Policy {
-    /// Returns true if a stored response of that status, with a cookie or not, may still be used.
-    pub fn allows(&self, status: u16, sets_cookie: bool) -> bool {
-        (!is_error(status) || self.stores_error(status)) && (!sets_cookie || self.set_cookie)
+    /// Returns true if a stored response of that status may still be used. `sets_cookie`: it has a
+    /// Set-Cookie; `varies_with_client`: its Vary names a field that has the client's address.
+    pub fn allows(&self, status: u16, sets_cookie: bool, varies_with_client: bool) -> bool {
+        (!is_error(status) || self.stores_error(status))
+            && (!sets_cookie || self.set_cookie)
+            && !(varies_with_client && self.sends_client)
     }
 
     fn stores_error(&self, status: u16) -> bool {
@@ -206,10 +212,15 @@ mod tests {
 
     #[test]
     fn policy_allows_stored_errors_and_cookies() {
-        let policy = |errors: &[u16], set_cookie| Policy { errors: errors.to_vec(), set_cookie };
-        assert!(Policy::default().allows(200, false) && Policy::default().allows(404, false));
-        assert!(!policy(&[410], false).allows(404, false) && !policy(&[416], false).allows(416, false));
-        assert!(!policy(&[], false).allows(200, true) && policy(&[], true).allows(200, true));
+        let policy =
+            |errors: &[u16], set_cookie| Policy { errors: errors.to_vec(), set_cookie, ..Policy::default() };
+        let allows = |policy: Policy, status, sets_cookie| policy.allows(status, sets_cookie, false);
+        assert!(allows(Policy::default(), 200, false) && allows(Policy::default(), 404, false));
+        assert!(!allows(policy(&[410], false), 404, false) && !allows(policy(&[416], false), 416, false));
+        assert!(!allows(policy(&[], false), 200, true) && allows(policy(&[], true), 200, true));
+        let sending = Policy { sends_client: true, ..Policy::default() };
+        assert!(Policy::default().allows(200, false, true) && allows(sending.clone(), 200, false));
+        assert!(!sending.allows(200, false, true));
     }
 
     #[test]
@@ -264,7 +275,7 @@ mod tests {
             is_range: false,
             has_other_cookie: false,
         };
-        let policy = Policy { errors: (400..600).collect(), set_cookie: false };
+        let policy = Policy { errors: (400..600).collect(), ..Policy::default() };
         let may = |status| may_store(&policy, &storable, status, &response, &OfResponse::of(&response));
         for (status, expected) in
             [(403, true), (503, true), (400, false), (412, false), (416, false), (417, false), (431, false)]

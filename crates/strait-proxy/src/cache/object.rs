@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use strait_http::cache_control::OfResponse;
 use strait_http::coding::Coding;
 use strait_http::fields::{Field, Fields};
+use strait_http::forwarded::is_of_client;
 use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::lifetimes::Lifetimes;
@@ -55,6 +56,8 @@ pub(crate) struct Object {
     lifetimes: Lifetimes,
     /// True if it has a Set-Cookie.
     sets_cookie: bool,
+    /// True if it varies with a field that has the client's address.
+    varies_with_client: bool,
     /// Request's values of the fields with which it varies.
     variant: Arc<str>,
     /// True if it has a Vary.
@@ -197,6 +200,7 @@ impl Object {
             directives,
             lifetimes: meta.lifetimes,
             sets_cookie: fields.has("set-cookie"),
+            varies_with_client: fields.elements("vary").any(is_of_client),
             // The empty default takes no memory.
             variant: if meta.variant.is_empty() { Arc::default() } else { meta.variant.into() },
             has_vary: fields.elements("vary").next().is_some(),
@@ -368,7 +372,7 @@ impl Object {
 
     /// Returns true if the operator's rules, which may have changed since it was stored, allow it.
     pub(crate) fn is_allowed(&self, policy: &Policy) -> bool {
-        policy.allows(self.status, self.sets_cookie)
+        policy.allows(self.status, self.sets_cookie, self.varies_with_client)
     }
 
     /// Returns true if that is its key.

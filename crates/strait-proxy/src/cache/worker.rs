@@ -315,8 +315,12 @@ impl Worker {
     /// for each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, request: &Fields<'_>) -> Vec<Arc<Object>> {
         let query = self.query(hash, key, request);
-        let is_match =
-            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(request, query.keys);
+        let is_match = |object: &Object| {
+            object.is_for(key)
+                && object.is_alive()
+                && object.is_allowed(query.policy)
+                && object.matches(request, query.keys)
+        };
         let mut all = self.shared.memory.all(hash, is_match);
         let stored = self.shared.store.as_ref().map(|store| disk::candidates(store, &query));
         for object in stored.into_iter().flatten() {

@@ -68,6 +68,10 @@ pub(crate) fn rules(
             why => why,
         };
         problems.extend(changes(&format!("{key}.request_headers"), headers, why));
+        let mut values = headers.set.values().chain(headers.add.values());
+        if policy == Policy::Off && values.any(|value| variables::names_scheme(value)) {
+            problems.push(format!("{key}.request_headers: {NO_SCHEME}"));
+        }
         rules.request = Some(Arc::new(request(headers)));
     }
     if let Some(headers) = &route.response_headers {
@@ -308,6 +312,9 @@ pub(crate) fn why_no_fields(fields: &BTreeMap<String, String>) -> Option<&'stati
         fields.keys().any(|name| name.len() > NAME_BYTES_MAX).then_some(LONG_NAME)
     }
 }
+
+/// The key of requests over TLS has the same scheme as that of others then.
+const NO_SCHEME: &str = "with forwarded = \"off\", {scheme} would be http over TLS as well; write forwarded = \"replace\", which sends the scheme in X-Forwarded-Proto too";
 
 const VARIABLE: &str = "fields of responses have no variables: the value would be sent as it is";
 

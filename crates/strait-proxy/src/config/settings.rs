@@ -334,7 +334,11 @@ fn storing(config: &Config) -> Result<storing::Policy> {
             "cache.store_errors: {status} is not an error status, or the fields of one request can cause it; remove it"
         )));
     }
-    Ok(storing::Policy { errors: errors.clone(), set_cookie: config.cache.store_set_cookie })
+    Ok(storing::Policy {
+        errors: errors.clone(),
+        set_cookie: config.cache.store_set_cookie,
+        sends_client: forwarded(config) != Policy::Off,
+    })
 }
 
 /// Returns the size of the memory cache in bytes.

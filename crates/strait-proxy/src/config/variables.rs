@@ -21,6 +21,11 @@ pub(crate) fn are_in(value: &str) -> bool {
     first(value).is_some()
 }
 
+/// Returns true if a value has the scheme of the request.
+pub(crate) fn names_scheme(value: &str) -> bool {
+    value.contains(SCHEME)
+}
+
 /// Returns the position of the first variable, and its name.
 fn first(value: &str) -> Option<(usize, &'static str)> {
     let all = [CLIENT, HOST, SCHEME, URI].into_iter();
@@ -52,7 +57,12 @@ impl Variables<'_> {
     fn of(&self, name: &str) -> String {
         match name {
             CLIENT => self.client.to_canonical().to_string(),
-            HOST => self.uri.authority.to_string(),
+            HOST => {
+                // As the key has it: stored responses must not depend on another spelling.
+                let mut host = String::new();
+                self.uri.authority.write(self.uri.scheme, |text| host.push_str(text));
+                host
+            }
             SCHEME => self.uri.scheme.name().to_owned(),
             _ => {
                 let (slash, path) = self.uri.origin_form(self.method);
@@ -89,6 +99,10 @@ mod tests {
             ("{client}", "http://a/", "192.0.2.1"),
             ("{scheme}://{host}{uri}", "http://A.example:81/x?y=%20", "http://a.example:81/x?y=%20"),
             ("a {\"client\"} {clients} {host}.", "http://a", "a {\"client\"} {clients} a."),
+            // The key is the same without the port.
+            ("{host}", "http://A:80/", "a"),
+            ("{host}", "https://A:443/", "a"),
+            ("{host}", "https://[2001:DB8::1]:80/", "[2001:db8::1]:80"),
             // The text of a client has no variables.
             ("{uri}{client}", "http://a/{client}", "/{client}192.0.2.1"),
         ] {

@@ -23,7 +23,7 @@ use crate::serve::ask::Permission;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup::answer;
 use crate::serve::response::{Framing, ResponseOptions, write_end};
-use crate::serve::route::{Bypass, Route, WEBSOCKET, upgrades};
+use crate::serve::route::{Bypass, Route, WEBSOCKET, too_long, upgrades};
 use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::Purpose;
@@ -75,9 +75,18 @@ impl Exchange<'_, '_> {
         }
     }
 
+    /// Returns true if the body is longer than the route allows. A client that the route refuses
+    /// learns no limit, so permission is asked first.
+    pub(crate) fn is_too_long_for(&self, route: &Route<'_>) -> bool {
+        let is_decided =
+            !matches!(route, Route::Bypass(Bypass::Denied(..) | Bypass::Verify(..) | Bypass::Ask(..)));
+        is_decided && matches!(self.body, BodyFraming::Length(length) if length > self.upload.bytes_max())
+    }
+
     /// Handles a request that was found to be allowed.
     async fn verified(&mut self, route: Route<'_>) -> Result<bool, ExchangeError> {
         match route {
+            _ if self.is_too_long_for(&route) => Err(too_long(self.upload.bytes_max()).into()),
             Route::Cache(resource) => answer(self, &resource).await,
             Route::Bypass(bypass) => self.bypass(bypass).await,
         }

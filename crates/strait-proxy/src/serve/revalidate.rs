@@ -25,7 +25,7 @@ use crate::cache::worker::Worker;
 use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
 use crate::serve::gaps::{GapRequest, run};
-use crate::serve::storing::{object, varies_with_unsent};
+use crate::serve::storing::{names_unsent, object, varies_with_unsent};
 use crate::serve::wanted::{Miss, Wanted, origin_request};
 use crate::upstream::background::Fetch;
 use crate::upstream::error::FetchError;
@@ -246,7 +246,9 @@ fn new_variant(
     of_304: &Fields<'_>,
 ) -> Option<Variant> {
     let variant = Variant::of(fields, &request.fields, worker.key_fields());
-    variant.filter(|_| !varies_with_unsent(worker, request, of_304))
+    // The stored response may be from before a change of the settings.
+    let is_unsent = names_unsent(worker, fields) || varies_with_unsent(worker, request, of_304);
+    variant.filter(|_| !is_unsent)
 }
 
 /// Begins a validation in the background (stale-while-revalidate, RFC 5861, section 3), unless a

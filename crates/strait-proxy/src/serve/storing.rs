@@ -168,9 +168,14 @@ pub(crate) fn is_for_one_alone(worker: &Worker, request: &Request<'_>, response:
 /// Returns true if a response varies with a field that the origin did not receive from the client:
 /// stored, the response would answer other requests wrongly.
 pub(crate) fn varies_with_unsent(worker: &Worker, request: &Request<'_>, response: &Fields<'_>) -> bool {
+    names_unsent(worker, response) || varies_with_dropped(worker.key_fields(), request, response)
+}
+
+/// Returns true if the Vary of a response names a field that the proxy writes itself.
+pub(crate) fn names_unsent(worker: &Worker, response: &Fields<'_>) -> bool {
     let settings = worker.settings();
     let is_unsent = |name: &str| settings.tracing.governs(name) || settings.forwarded.names_client(name);
-    response.elements("vary").any(is_unsent) || varies_with_dropped(worker.key_fields(), request, response)
+    response.elements("vary").any(is_unsent)
 }
 
 /// Returns true if a response varies with a field that Connection names. Fields in `keys` and

@@ -17,7 +17,7 @@ use crate::observe::access::ClientSocket;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup;
 use crate::serve::response::ResponseOptions;
-use crate::serve::route::{Applied, Bypass, Route, too_long};
+use crate::serve::route::{Applied, Route, too_long};
 use crate::upstream::upload::{BodyLimits, Upload};
 
 /// Request with its body's framing and its route.
@@ -69,11 +69,8 @@ pub(crate) async fn run(
         limits,
         chosen: RefCell::default(),
     };
-    let is_too_long = matches!(body, BodyFraming::Length(length) if length > body_limits.bytes);
     let done = match route {
-        // The network, the rate or a wrong password of the client comes first.
-        Ok(Route::Bypass(bypass @ Bypass::Denied(..))) => Box::pin(exchange.bypass(bypass)).await,
-        Ok(_) if is_too_long => Err(too_long(body_limits.bytes).into()),
+        Ok(route) if exchange.is_too_long_for(&route) => Err(too_long(body_limits.bytes).into()),
         Ok(Route::Cache(resource)) => lookup::answer(&mut exchange, &resource).await,
         Ok(Route::Bypass(bypass)) => Box::pin(exchange.bypass(bypass)).await,
         Err(refusal) => Err(refusal.into()),

@@ -6,12 +6,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::cache::worker::Shared;
+use crate::config::error::{Error, Result};
 use crate::config::pool::ServerPool;
 use crate::config::settings::Settings;
 use crate::observe::OnNote;
@@ -21,21 +23,60 @@ use crate::observe::refusals::Refusals;
 const EVERY: Duration = Duration::from_secs(1);
 /// Interval of the lines about refused clients, in looks.
 const REFUSALS_EVERY: u64 = 10;
+/// Maximum wait for the last lines.
+const END_MAX: Duration = Duration::from_secs(1);
 
-/// Passes lines to `on_note` until `end` has no sender.
-pub(super) fn run(
+/// Thread that passes lines.
+pub(super) struct NoticeThread {
+    /// Ends the thread, which drops what it gets after the last lines.
+    end: Sender<Sender<()>>,
+    handle: JoinHandle<()>,
+}
+
+impl NoticeThread {
+    /// Starts the thread, which passes lines to `on_note`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(super) fn start(
+        settings: watch::Receiver<Arc<Settings>>,
+        shared: Arc<Shared>,
+        on_note: OnNote,
+    ) -> Result<Self> {
+        let (end, ends) = channel();
+        let work = move || run(&settings, &shared, &ends, &on_note);
+        let handle = Builder::new().name("notices".to_owned()).spawn(work);
+        let handle = handle.map_err(|error| Error::os("start", &"a thread", error))?;
+        Ok(Self { end, handle })
+    }
+
+    /// Ends the thread after the last lines. It is left alone if their reader has stalled: the
+    /// proxy must end nevertheless.
+    pub(super) fn end(self) {
+        let (sender, ended) = channel();
+        // It has ended if it does not take it.
+        let _ = self.end.send(sender);
+        if ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Disconnected) {
+            // A thread that has panicked has ended as well.
+            let _ = self.handle.join();
+        }
+    }
+}
+
+/// Passes lines to `on_note` until something comes from `ends`, or nothing can.
+fn run(
     settings: &watch::Receiver<Arc<Settings>>,
     shared: &Shared,
-    end: &Receiver<()>,
+    ends: &Receiver<Sender<()>>,
     on_note: &OnNote,
 ) {
     let mut notices = Notices { on_note: on_note.clone(), outages: HashSet::new(), told: None };
     for look in 0.. {
-        let has_ended = end.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
+        let end = ends.recv_timeout(EVERY);
         let settings = settings.borrow().clone();
         notices.of_servers(&settings, shared.clock.now());
         notices.of_refusals(look, &shared.refusals);
-        if has_ended {
+        if !matches!(end, Err(RecvTimeoutError::Timeout)) {
             return;
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ use crate::server::accept::{Control, work};
 use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Address, Inherited, Listener, Listeners};
-use crate::server::notices;
+use crate::server::notices::NoticeThread;
 use crate::server::outputs::OutputThreads;
 use crate::server::upgrade::ANSWER_MAX;
 
@@ -167,7 +167,7 @@ impl Bound {
             admin,
             removals: None,
             threads: Vec::new(),
-            ends_notices: None,
+            notices: None,
             outputs: OutputThreads::start(log, &settings, &shared, &on_note)?,
             on_note,
             controls,
@@ -178,12 +178,8 @@ impl Bound {
         };
         proxy.start_workers(receivers)?;
         proxy.prepare_sockets(listeners.by_worker)?;
-        let (settings, shared, on_note) =
-            (proxy.checked.subscribe(), proxy.shared.clone(), proxy.on_note.clone());
-        let (ends, end) = channel();
-        let run = move || notices::run(&settings, &shared, &end, &on_note);
-        proxy.threads.push(thread("notices".to_owned(), run)?);
-        proxy.ends_notices = Some(ends);
+        let (checked, shared) = (proxy.checked.subscribe(), proxy.shared.clone());
+        proxy.notices = Some(NoticeThread::start(checked, shared, proxy.on_note.clone())?);
         if proxy.settings().is_reverse() {
             let (checked, shared) = (proxy.checked.subscribe(), proxy.shared.clone());
             let run = move || checks::run(checked, &shared.gates, &shared.clock);
@@ -208,8 +204,7 @@ pub struct Proxy {
     /// Removals of the process that this one has replaced.
     pub(super) removals: Option<Removals>,
     threads: Vec<JoinHandle<()>>,
-    /// The thread of notices ends with it.
-    ends_notices: Option<Sender<()>>,
+    notices: Option<NoticeThread>,
     outputs: OutputThreads,
     pub(super) on_note: OnNote,
     pub(super) controls: Vec<UnboundedSender<Control>>,
@@ -464,7 +459,9 @@ impl Proxy {
         }
         self.site.end();
         self.shared.compressor.end();
-        self.ends_notices = None;
+        if let Some(notices) = self.notices.take() {
+            notices.end();
+        }
         // The receiver ends with its sender.
         self.checked = watch::Sender::new(self.settings());
         for thread in self.threads.drain(..) {

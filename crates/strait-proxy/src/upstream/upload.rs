@@ -79,6 +79,11 @@ impl Upload {
         }
     }
 
+    /// Returns the maximum of data bytes.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.limits.bytes
+    }
+
     /// Returns the rest of the body, for another user.
     pub(crate) fn take(&mut self) -> Self {
         Self {

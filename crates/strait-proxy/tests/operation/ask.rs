@@ -189,3 +189,11 @@ fn wrong_auth_request_is_named() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn client_without_permission_learns_no_limit_of_a_body() {
+    let rig = Rig::start("request_body = 1");
+    let post = |user: &str| rig.ask("POST /x", &format!("\nCookie: user={user}\nContent-Length: 2")).status();
+    assert_eq!([post("b"), post("a")], [403, 413]);
+    assert_eq!(rig.counts(), (2, 0));
+}

@@ -363,3 +363,17 @@ fn log_names_the_user_whose_password_is_right() {
     assert_eq!(ask("/200/60/5/c", "ann:b"), (401, "-".to_owned()));
     assert_eq!(ask("/200/60/5/c", "eve:a"), (401, "-".to_owned()));
 }
+
+#[test]
+fn client_without_the_password_learns_no_limit_of_a_body() {
+    let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
+    let file = users(&dir, "users", &[("ann", "a")]);
+    let route = format!("{{ pool = \"a\", auth = {{ users = \"{file}\" }}, request_body = 1 }}");
+    let edge = Edge::start(&site(&origin, &route));
+    let post = |user: &str| {
+        let fields = format!("{}Content-Length: 2\r\n", basic(user));
+        edge.ask("POST /200/0/5/x", &fields).status()
+    };
+    assert_eq!([post("ann:b"), post("ann:a"), post("ann:a")], [401, 413, 413]);
+    assert_eq!(origin.asked(), 0);
+}

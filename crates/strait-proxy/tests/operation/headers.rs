@@ -315,6 +315,23 @@ fn wrong_header_rules_are_named() {
         let error = Config::from_toml(&toml).and_then(|config| config.check()).expect_err(keys).to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{keys}: {error}");
     }
+    for change in ["set", "add"] {
+        let toml = format!(
+            "pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{{ pool = \"a\", request_headers = {{ {change} = {{ A = \"x{{scheme}}\" }} }} }}]"
+        );
+        assert!(Config::from_toml(&toml).unwrap().check().is_ok());
+        for (policy, is_valid) in [("off", false), ("append", true), ("replace", true)] {
+            let toml = format!("forwarded = \"{policy}\"\n{toml}");
+            match Config::from_toml(&toml).unwrap().check() {
+                Ok(_) => assert!(is_valid, "{policy}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!is_valid && error.contains("request_headers: with forwarded"), "{error}");
+                    assert!(!error.contains('\n'), "{error}");
+                }
+            }
+        }
+    }
     let toml = "[[site]]\nroute = [{ respond = {}, request_headers = { remove = [\"A\"] } }]";
     let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
     assert!(error.contains("only a route with a pool sends requests"), "{error}");
@@ -361,4 +378,46 @@ fn variables_of_a_request_are_in_the_fields_that_rules_write() {
     // A value that would be too long is not cut.
     assert_eq!(ask("192.0.2.1", &format!("/200/60/5/{}", "a".repeat(5000))).0, 414);
     assert_eq!(origin.asked(), asked + 1);
+}
+
+#[test]
+fn host_in_a_field_is_the_one_of_the_key() {
+    let (origin, proxied) = (Origin::start(), unused_address());
+    let site = site(&origin, r#"request_headers = { set = { X-From = "{host}" } }"#);
+    let toml = format!("listen = [\"{proxied}\"]\nworkers = 1\n{site}");
+    let _proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let ask = |host: &str| {
+        let mut connection = Client::to(proxied);
+        connection.send(format!("GET /200/60/5/x HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let answer = connection.answer().unwrap();
+        (answer.status(), answer.field("cache-status").is_some_and(|status| status.contains("; hit")))
+    };
+    // The response answers clients that name the host without the port.
+    assert_eq!(ask("T.Example:80"), (200, false));
+    let head = last(&origin);
+    assert!(head.contains("\r\nX-From: t.example\r\n"), "{head}");
+    assert!(wait_until(LIMIT, || ask("t.example") == (200, true)));
+    assert_eq!(origin.asked(), 1);
+}
+
+#[test]
+fn response_that_varies_with_the_address_answers_no_more_once_the_proxy_writes_it() {
+    let origin = Origin::start();
+    let toml = |forwarded: &str| format!("forwarded = \"{forwarded}\"\n{}", site(&origin, ""));
+    let mut edge = Edge::start(&toml("off"));
+    let paths = ["/200/60/5/address", "/200/60/300000/address"];
+    for path in paths {
+        wait_hit(&edge, path, "");
+    }
+    let is_hit = |edge: &Edge, path: &str| {
+        let answer = edge.ask(&format!("GET {path}"), "");
+        answer.field("cache-status").is_some_and(|status| status.contains("; hit"))
+    };
+    for forwarded in ["append", "replace"] {
+        edge.reload(&toml(forwarded)).unwrap();
+        for path in paths {
+            assert!(wait_until(LIMIT, || !is_hit(&edge, path)), "{forwarded} {path}");
+            assert!(!is_hit(&edge, path), "{forwarded} {path}");
+        }
+    }
 }

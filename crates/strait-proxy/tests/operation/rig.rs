@@ -21,8 +21,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 const INTERIM: (usize, usize) = (10, 20_000);
 
 /// Origin. The path describes the response: `/200/60/1000/name` is status 200, fresh for 60 s, with
-/// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `cookie` a Set-Cookie,
-/// one with `tag.` the tags `all` and the rest of the name, and one with `early` sends interim
+/// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `address` `Vary: X-Forwarded-For`,
+/// one with `cookie` a Set-Cookie, one with `tag.` the tags `all` and the rest of the name, and one with `early` sends interim
 /// responses first. One with `plain` has no lifetime, but an old Last-Modified, and one with
 /// `nocache` demands validation.
 pub(crate) struct Origin {
@@ -79,7 +79,11 @@ fn answer(path: &str) -> Vec<u8> {
         0 => "Cache-Control: no-store".to_owned(),
         fresh => format!("Cache-Control: max-age={fresh}"),
     };
-    let vary = if begins("vary") { "Vary: X-Kind\r\n" } else { "" };
+    let vary = match () {
+        () if begins("vary") => "Vary: X-Kind\r\n",
+        () if begins("address") => "Vary: X-Forwarded-For\r\n",
+        () => "",
+    };
     let cookie = if begins("cookie") { "Set-Cookie: a=b\r\n" } else { "" };
     let tags = parts.last().and_then(|name| name.strip_prefix("tag."));
     let tags = tags.map(|tag| format!("Surrogate-Key: all {tag}\r\n")).unwrap_or_default();

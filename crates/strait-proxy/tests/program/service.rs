@@ -2,16 +2,17 @@
 //! left behind.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::SystemTime;
 
-use lab::{Launch, Process, program_or_skip, root_or_skip};
+use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -558,4 +559,40 @@ fn files(dir: &Path) -> Vec<(String, SystemTime, Vec<u8>)> {
         .collect();
     files.sort_unstable();
     files
+}
+
+#[test]
+fn stalled_reader_of_lines_does_not_keep_the_proxy_from_ending() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("strait.toml");
+    let text = "listen = [\"127.0.0.1:0\"]\n[pool.p]\nservers = [\"127.0.0.1:1\", \"127.0.0.2:1\"]\nfailures = 1\n[[site]]\n[[site.route]]\npool = \"p\"\n";
+    fs::write(&config, text).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.arg("--config").arg(&config).stdout(Stdio::null()).stderr(writer.try_clone().unwrap());
+    let mut process = command.spawn().unwrap();
+    // The command has copies of the pipe.
+    drop(command);
+    let mut reader = BufReader::new(reader);
+    let mut lines = reader.by_ref().lines().map(Result::unwrap);
+    let address = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.parse().unwrap())).unwrap();
+    // Another description of the pipe, because the program's writes must block.
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let mut filler = fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .unwrap();
+    while filler.write(&[b'x'; 4096]).is_ok() {}
+    while filler.write(b"x").is_ok() {}
+    // A server that fails makes a line.
+    let answer = get(address, "/x");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&process), Signal::TERM).unwrap();
+    let has_ended = wait_until(LIMIT, || process.try_wait().unwrap().is_some());
+    if !has_ended {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert!(has_ended);
 }
