@@ -142,8 +142,7 @@ impl Targets {
     /// Adds the counts of former targets that have ended and have one URL.
     fn merge_former(&mut self) {
         let mut merged: Vec<Former> = Vec::with_capacity(self.former.len());
-        for mut former in self.former.drain(..) {
-            former.join(false);
+        for former in self.former.drain(..) {
             let other = merged.iter_mut().try_fold(former, |former, earlier| earlier.merge(former).ok_or(()));
             merged.extend(other);
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -336,6 +337,35 @@ fn spool_of_a_removed_bucket_is_sent() {
     let ledger = ledger(&finished);
     assert_eq!(ledger["targets"].as_array().unwrap().len(), 2, "{ledger}");
     assert_eq!(sums(&lake, "a"), counts(&ledger));
+}
+
+#[test]
+fn end_of_a_capture_completes_its_files_before_the_spool_of_a_former_target_is_sent() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let _ = upload_program();
+    // The kernel accepts connections, and no response comes.
+    let store = wire.right().run(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let endpoint = format!("http://{}", store.local_addr().unwrap());
+    let spool = lake.path().join("spool");
+    let launch = wire.right().command(STRAIT).env("AWS_ENDPOINT_URL", endpoint);
+    let launch = launch.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+    let launch = launch.env("AWS_REGION", "us-east-1").args(["capture", "-i", "right"]);
+    let options = ["--tables", "packets", "--spool", spool.to_str().unwrap()];
+    let capture = Retargeted::watch(launch, &lake, &["a", "s3://lake/raw"], &options);
+    send(&wire, &numbered(100));
+    capture.change(&["a"], CHANGED);
+    assert!(wait_until(LIMIT, || files(&spool, ".parquet").len() == 2), "packets and ledger");
+    // A change takes the ledger of the former target.
+    capture.change(&["a", "b"], CHANGED);
+    capture.process.signal(Signal::INT);
+    let tables = lake.path().join("a");
+    assert!(wait_until(LIMIT, || files(&tables, ".parquet").len() == 2), "{}", capture.process.stderr());
+    assert_eq!(capture.notes(COMPLETE), 0, "{}", capture.process.stderr());
+    drop(store);
+    let finished = capture.process.wait(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert_eq!(sums(&lake, "a"), counts(&ledger(&finished)));
 }
 
 #[test]
