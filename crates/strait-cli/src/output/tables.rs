@@ -52,10 +52,10 @@ pub(crate) struct Args {
     /// queue and losses of its own
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Vec<Target>,
-    /// Read the targets from this file: one URL as for --to a line; # begins a comment. Of an
-    /// interface, SIGHUP reads it again: targets that stay go on, new ones get the later packets,
-    /// and removed ones are completed. Only you and root may be able to write to the file and to
-    /// its directory
+    /// Read the targets from this file: one URL as for --to a line; lines that begin with # are
+    /// comments. Of an interface, SIGHUP reads it again: targets that stay go on, new ones get the
+    /// later packets, and removed ones are completed. Only you and root may be able to write to the
+    /// file and to its directory
     #[arg(long, value_name = "FILE", group = "target")]
     to_file: Option<PathBuf>,
     /// Targets of the file.

@@ -55,13 +55,17 @@ fn text(file: File) -> io::Result<Result<String, String>> {
     Ok(if is_short { Ok(text) } else { Err(format!("it has more than {FILE_BYTES_MAX} bytes")) })
 }
 
-/// Parses lines: empty ones and those with `#` first are left out.
+/// Parses lines: empty ones and those with `#` first are left out. A comment after a URL is refused,
+/// as it could be a part of a path.
 fn targets(text: &str) -> Result<Vec<Target>, String> {
     let mut targets: Vec<Target> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let (number, line) = (number + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
             continue;
+        }
+        if line.split_whitespace().skip(1).any(|word| word.starts_with('#')) {
+            return Err(format!("line {number}: a comment follows the URL: give it a line of its own"));
         }
         let target = target::parse(line).map_err(|reason| format!("line {number}: {reason}"))?;
         if targets.contains(&target) {
@@ -105,6 +109,11 @@ impl WatchedTargets {
         opened.map(Result::flatten)
     }
 
+    /// Returns true if a change was requested that the capture has not made.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.requests.is_pending()
+    }
+
     /// Returns the note for the user about a change.
     pub(crate) fn note(&self, changed: &Result<Changed, Error>) -> String {
         let listed = |word: &str, urls: &[String]| {
@@ -135,11 +144,14 @@ mod tests {
             found.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["file:/a", "kafka://a:9092/b"]
         );
+        assert_eq!(targets("file:/a#b c\n").unwrap().first().unwrap().to_string(), "file:/a#b c");
         for (text, words) in [
             ("", "it has no target"),
             ("# file:/a\n", "it has no target"),
             ("file:/a\n/srv/lake\n", "line 2: give a directory"),
             ("file:/a\n\nfile:/a\n", "line 3: file:/a is there twice"),
+            ("file:/a # main", "line 1: a comment follows the URL"),
+            ("file:/a\t#main", "line 1: a comment follows the URL"),
         ] {
             let error = targets(text).unwrap_err();
             assert!(error.starts_with(words), "{text}: {error}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,8 @@ use crate::upload::upload_program;
 const CHANGED: &str = "strait: note: the targets are those of ";
 /// Note after a refused one.
 const KEPT: &str = "strait: note: the targets stay as they were: ";
+/// Note at the end of a capture that has not changed its targets.
+const UNCHANGED: &str = "strait: note: the capture ended before the targets were changed\n";
 /// Note after the end of a removed target.
 const COMPLETE: &str = "strait: note: the former target ";
 /// A user without files.
@@ -256,6 +259,23 @@ fn wrong_file_changes_nothing_and_prints_one_line() {
 }
 
 #[test]
+fn change_at_the_end_of_a_capture_is_made_or_reported() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for _ in 0..5 {
+        let Some(lake) = Lake::or_skip() else { return };
+        let capture = Retargeted::start(&wire, &lake, &["a"], &["--tables", "packets"]);
+        fs::write(lake.path().join("targets"), text(&lake, &["b"])).unwrap();
+        // Both signals are there when the capture goes on.
+        for signal in [Signal::STOP, Signal::HUP, Signal::INT, Signal::CONT] {
+            capture.process.signal(signal);
+        }
+        let finished = capture.process.wait(LIMIT).unwrap().success();
+        let notes = [CHANGED, UNCHANGED].map(|note| finished.stderr.matches(note).count());
+        assert!(notes == [1, 0] || notes == [0, 1], "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn failure_and_losses_of_a_former_target_are_reported_at_the_end() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let Some(lake) = Lake::or_skip() else { return };
@@ -278,6 +298,28 @@ fn failure_and_losses_of_a_former_target_are_reported_at_the_end() {
     assert_eq!(count(file, "delivered") + sink(former), count(&ledger, "delivered") + sink(&ledger));
     assert_eq!(sums(&lake, "a"), counts(file));
     assert_eq!(count(&ledger["exported"], "lost"), count(&former["exported"], "lost"));
+}
+
+#[test]
+fn packet_that_several_former_targets_have_lost_counts_once() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let traffic = Traffic::builder().kinds(&[Kind::Udp4]).sizes(sizes("100")).build().unwrap();
+    let frames = frames_of(&traffic, 200);
+    let down = ["ipfix+tcp://127.0.0.1:9", "ipfix+tcp://127.0.0.1:10"];
+    let capture = Retargeted::start(&wire, &lake, &[down[0], down[1], "a"], &["udp"]);
+    send(&wire, &frames[..50]);
+    capture.change(&["a"], CHANGED);
+    for url in down {
+        capture.await_notes(&format!("{COMPLETE}{url} failed: "), 1);
+    }
+    send(&wire, &frames[50..]);
+    let ledger = ledger(&capture.end());
+    let delivered_and_lost = |of: &Value| (count(of, "delivered"), count(&of["lost"], "sink"));
+    let targets = ledger["targets"].as_array().unwrap().iter().map(delivered_and_lost).collect::<Vec<_>>();
+    assert_eq!(targets, [(200, 0), (0, 50), (0, 50)], "{ledger}");
+    assert_eq!(delivered_and_lost(&ledger), (150, 50), "{ledger}");
+    assert!(balances(&ledger), "{ledger}");
 }
 
 #[test]
@@ -336,6 +378,35 @@ fn spool_of_a_removed_bucket_is_sent() {
     let ledger = ledger(&finished);
     assert_eq!(ledger["targets"].as_array().unwrap().len(), 2, "{ledger}");
     assert_eq!(sums(&lake, "a"), counts(&ledger));
+}
+
+#[test]
+fn end_of_a_capture_completes_its_files_before_the_spool_of_a_former_target_is_sent() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let _ = upload_program();
+    // The kernel accepts connections, and no response comes.
+    let store = wire.right().run(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let endpoint = format!("http://{}", store.local_addr().unwrap());
+    let spool = lake.path().join("spool");
+    let launch = wire.right().command(STRAIT).env("AWS_ENDPOINT_URL", endpoint);
+    let launch = launch.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+    let launch = launch.env("AWS_REGION", "us-east-1").args(["capture", "-i", "right"]);
+    let options = ["--tables", "packets", "--spool", spool.to_str().unwrap()];
+    let capture = Retargeted::watch(launch, &lake, &["a", "s3://lake/raw"], &options);
+    send(&wire, &numbered(100));
+    capture.change(&["a"], CHANGED);
+    assert!(wait_until(LIMIT, || files(&spool, ".parquet").len() == 2), "packets and ledger");
+    // A change takes the ledger of the former target.
+    capture.change(&["a", "b"], CHANGED);
+    capture.process.signal(Signal::INT);
+    let tables = lake.path().join("a");
+    assert!(wait_until(LIMIT, || files(&tables, ".parquet").len() == 2), "{}", capture.process.stderr());
+    assert_eq!(capture.notes(COMPLETE), 0, "{}", capture.process.stderr());
+    drop(store);
+    let finished = capture.process.wait(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert_eq!(sums(&lake, "a"), counts(&ledger(&finished)));
 }
 
 #[test]
