@@ -75,7 +75,9 @@ fn hedge_is_heard_if_the_first_server_fails() {
     let servers = [Server::start(), Server::start()];
     let [one, two] = &servers;
     let rig = Rig::start(&[(one, ""), (two, "")], "failures = 0\nhedge = { after_ms = 20 }", PATIENT);
-    servers.iter().for_each(|server| server.become_mode(Mode::Hold));
+    for server in &servers {
+        server.become_mode(Mode::Hold);
+    }
     let mut client = rig.client();
     client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(wait_until(LIMIT, || one.asked() + two.asked() == 2));

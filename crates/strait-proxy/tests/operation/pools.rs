@@ -175,7 +175,9 @@ fn server_that_is_far_slower_than_the_others_is_ejected() {
     let mut clients: Vec<_> = (1..5).map(|last| Client::from(last, rig.proxy.address())).collect();
     let mut ejected = |number: u64| {
         let is_ejected = || {
-            clients.iter_mut().for_each(|client| assert_eq!(client.get("/x").status(), 200));
+            for client in &mut clients {
+                assert_eq!(client.get("/x").status(), 200);
+            }
             rig.status(slow)["slow_ejections"] == number
         };
         assert!(wait_until(LIMIT, is_ejected), "{}", rig.status(slow));
