@@ -9,15 +9,21 @@ use std::time::Instant;
 use tokio::time::timeout;
 
 use crate::io::socket::SocketError;
-use crate::upstream::error::{Failure, FetchError};
+use crate::upstream::error::{Failure, FetchError, OriginError};
 use crate::upstream::fetch::{Client, fetch_on};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin::Origin;
 use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream, enter};
 
-/// Response with the server of a hedged request, if that was the first to answer.
-type Won = (Box<Incoming>, Option<Origin>);
+/// Outcome of a request that may have been sent to another server as well.
+enum Raced {
+    First(Box<Incoming>),
+    /// Response of the other server, and the error of the first one if that has failed before.
+    Other(Box<Incoming>, Box<Origin>, Option<OriginError>),
+    /// Error of the first server, and the other one if that has failed as well.
+    Failed(FetchError, Option<Box<Origin>>),
+}
 
 /// Sends a request on a connection, and after a time without a response also to another server,
 /// which becomes that of the request if it answers first.
@@ -31,61 +37,87 @@ pub(super) async fn fetch_hedged(
     let watched = client.as_ref().filter(|_| !request.is_shared && !connection.is_http1());
     let end = watched.and_then(|client| client.socket.stream_end());
     let raced = race(upstream, connection, request);
-    let (incoming, other) = match end {
-        None => raced.await?,
+    let raced = match end {
+        None => raced.await,
         Some(end) => tokio::select! {
             biased;
-            raced = raced => raced?,
+            raced = raced => raced,
             () = end.cancelled() => return Err(FetchError::Client(SocketError::Closed)),
         },
     };
-    if let Some(other) = other {
-        request.origin.give_way(other);
-    }
+    let incoming = match raced {
+        Raced::First(incoming) => incoming,
+        Raced::Other(incoming, other, failed) => {
+            request.origin.give_way(*other, failed.as_ref());
+            incoming
+        }
+        Raced::Failed(error, other) => {
+            if let Some(other) = other {
+                request.origin.note_tried(&other);
+            }
+            return Err(error);
+        }
+    };
     if let Some(client) = client {
         *client.origin = incoming.connection.address;
     }
     Ok(incoming)
 }
 
-async fn race(
-    upstream: &Upstream<'_>,
-    connection: Box<Connection>,
-    request: &OriginRequest,
-) -> Result<Won, FetchError> {
+async fn race(upstream: &Upstream<'_>, connection: Box<Connection>, request: &OriginRequest) -> Raced {
     let begun = Instant::now();
-    let of_first = |incoming: Box<Incoming>| {
-        request.note_time(&incoming, upstream.clock.now());
-        (incoming, None)
+    let of_first = |fetched: Result<Box<Incoming>, FetchError>, other| match fetched {
+        Ok(incoming) => {
+            request.note_time(&incoming, upstream.clock.now());
+            Raced::First(incoming)
+        }
+        Err(error) => Raced::Failed(error, other),
     };
     let mut first = Box::pin(fetch_on(upstream, connection, request, None, true));
-    let Some(after) = request.origin.hedge_after() else { return first.await.map(of_first) };
+    let Some(after) = request.origin.hedge_after() else { return of_first(first.await, None) };
     if let Ok(fetched) = timeout(after, &mut first).await {
-        return fetched.map(of_first);
+        return of_first(fetched, None);
     }
-    let Some(mut other) = request.hedge(upstream.clock.now()) else { return first.await.map(of_first) };
+    let Some(mut other) = request.hedge(upstream.clock.now()) else { return of_first(first.await, None) };
     let mut second = Box::pin(fetch_from_other(upstream, &mut other));
+    let mut failed = None;
     let fetched = tokio::select! {
         biased;
-        fetched = &mut first => return fetched.map(of_first),
+        fetched = &mut first => match fetched {
+            // The other server may still answer.
+            Err(FetchError::Origin(error)) => {
+                failed = Some(error);
+                (&mut second).await
+            }
+            fetched => return of_first(fetched, None),
+        },
         fetched = &mut second => fetched,
     };
     drop(second);
     let now = upstream.clock.now();
     match fetched {
         Ok(incoming) => {
-            // The first would have taken longer. It had its connection.
-            request.origin.note_time(request.client, begun.elapsed(), now);
+            if failed.is_none() {
+                // The first would have taken longer. It had its connection.
+                request.origin.note_time(request.client, begun.elapsed(), now);
+            }
             other.note_time(&incoming, now);
             other.origin.note_hedge_won();
-            Ok((incoming, Some(other.origin)))
+            Raced::Other(incoming, Box::new(other.origin), failed)
         }
         Err(error) => {
+            let mut has_failed = false;
             if let FetchError::Origin(error) = error {
+                // Without a connection within the limits, the server was not asked.
+                has_failed = !error.is_of_limit();
                 let failure = Failure { error, was_sent: true, may_repeat: false };
                 other.origin.fail_over(now, request.client, &failure);
             }
-            first.await.map(of_first)
+            let other = has_failed.then(|| Box::new(other.origin));
+            match failed {
+                Some(error) => Raced::Failed(error.into(), other),
+                None => of_first(first.await, other),
+            }
         }
     }
 }

@@ -265,12 +265,25 @@ impl Origin {
         Some(other)
     }
 
-    /// Moves on to the server of a hedged request, which has answered first.
-    pub(crate) fn give_way(&mut self, other: Self) {
-        let suspect = self.choice.take().and_then(|choice| choice.suspect);
+    /// Moves on to the server of a hedged request, which has answered first or after the present
+    /// server had `failed`.
+    pub(crate) fn give_way(&mut self, other: Self, failed: Option<&OriginError>) {
+        let suspect = self.choice.take().and_then(|mut choice| {
+            if let Some(error) = failed.filter(|error| error.is_of_server()) {
+                choice.suspect(error);
+            }
+            choice.suspect
+        });
         *self = other;
         if let Some(choice) = &mut self.choice {
             choice.suspect = suspect;
+        }
+    }
+
+    /// Notes that the server of a hedged request has failed as well: it is not asked again.
+    pub(crate) fn note_tried(&mut self, other: &Self) {
+        if let (Some(choice), Some(other)) = (&mut self.choice, &other.choice) {
+            choice.tried.push(other.member.clone());
         }
     }
 

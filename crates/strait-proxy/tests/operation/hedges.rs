@@ -1,6 +1,7 @@
 //! Hedging: a request that waits for a slow server is also sent to another one.
 
 use std::thread;
+use std::time::Duration;
 
 use lab::wait_until;
 use strait_proxy::Config;
@@ -67,6 +68,27 @@ fn first_server_that_answers_late_is_heard_if_the_other_fails() {
     let answer = client.answer().unwrap();
     assert_eq!((answer.status(), answer.field("x-server")), (200, Some(&*first.name)), "{}", answer.head);
     assert_eq!(sum(&rig, &[&slow, &other], "hedges_won"), 0);
+}
+
+#[test]
+fn hedge_is_heard_if_the_first_server_fails() {
+    let servers = [Server::start(), Server::start()];
+    let [one, two] = &servers;
+    let rig = Rig::start(&[(one, ""), (two, "")], "failures = 0\nhedge = { after_ms = 20 }", PATIENT);
+    for server in &servers {
+        server.become_mode(Mode::Hold);
+    }
+    let mut client = rig.client();
+    client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || one.asked() + two.asked() == 2));
+    let (first, second) = if rig.status(two)["hedged"] == 1 { (one, two) } else { (two, one) };
+    first.become_mode(Mode::Reset);
+    // The request is not sent again.
+    assert!(!wait_until(Duration::from_millis(300), || second.asked() == 2));
+    second.become_mode(Mode::Answer);
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status(), answer.field("x-server")), (200, Some(&*second.name)), "{}", answer.head);
+    assert_eq!((first.asked(), second.asked(), &rig.status(second)["hedges_won"]), (1, 1, &1.into()));
 }
 
 #[test]

@@ -130,6 +130,24 @@ fn times_count_unless_the_client_has_chosen_the_server() {
 }
 
 #[test]
+fn failure_of_the_first_server_counts_after_a_hedge_and_ends_no_other_attempt() {
+    let pool = pool(2);
+    let mut first = origin(&pool, 0);
+    let other = first.hedge(100).unwrap();
+    first.give_way(other, Some(&OriginError::Closed));
+    first.note_success(100);
+    assert_eq!((position(&first), failures(&pool)), (Some(1), vec![1, 0]));
+    // After both have failed, the third one is asked.
+    let config = edge::Pool { hedge: Some(edge::Hedge::default()), retries: 2, ..edge::Pool::default() };
+    let pool = pool_of(&config, 3);
+    let mut first = origin(&pool, 0);
+    let other = first.hedge(100).unwrap();
+    first.note_tried(&other);
+    assert!(first.fail_over(100, client(), &sent(OriginError::Closed)));
+    assert_eq!(position(&first).zip(position(&other)).map(|(third, second)| third + second), Some(3));
+}
+
+#[test]
 fn failure_before_a_hedge_counts_once() {
     for has_answered in [false, true] {
         let pool = pool(3);
@@ -139,7 +157,7 @@ fn failure_before_a_hedge_counts_once() {
         let mut other = origin.hedge(100).unwrap();
         let hedge = position(&other).unwrap();
         if has_answered {
-            origin.give_way(other);
+            origin.give_way(other, None);
             assert_eq!(position(&origin), Some(hedge));
         } else {
             let failure = Failure { may_repeat: false, ..sent(OriginError::TimedOut) };
