@@ -20,6 +20,7 @@ mod target;
 mod target_file;
 mod targets;
 mod upload;
+mod windows;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

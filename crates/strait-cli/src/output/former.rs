@@ -19,8 +19,18 @@ pub(super) struct Former {
     /// Ledger at the removal, then with all losses.
     ledger: TargetReport,
     /// None once the completed ledger was taken. Its sender lives as long as the thread.
-    completed: Option<Receiver<TargetReport>>,
+    completed: Option<Receiver<Completed>>,
+    /// Number of the window at the end of which it was removed.
+    window: u64,
     end: End,
+}
+
+/// Completed tables.
+struct Completed {
+    /// Ledger with all losses.
+    ledger: TargetReport,
+    /// Losses since the removal.
+    late: Tally,
 }
 
 /// End of the tables.
@@ -31,8 +41,8 @@ enum End {
 
 impl Former {
     /// Starts a thread that completes the tables. `cut` is the ledger of the capture at the
-    /// removal. The thread drops `ending` last.
-    pub(super) fn start(output: TableOutput, cut: Report, ending: Ending) -> Self {
+    /// removal, which ended a window. The thread drops `ending` last.
+    pub(super) fn start(output: TableOutput, cut: Report, window: u64, ending: Ending) -> Self {
         let (ledger, counts) = (output.ledger(&cut), output.counts());
         let (sender, completed) = sync_channel(1);
         let complete = move || {
@@ -51,7 +61,7 @@ impl Former {
                 ))),
             },
         };
-        Self { ledger, completed: Some(completed), end }
+        Self { ledger, completed: Some(completed), window, end }
     }
 
     /// Returns the ledger.
@@ -66,32 +76,42 @@ impl Former {
         }
     }
 
+    /// Returns the number of the window at the end of which it was removed.
+    pub(super) fn window(&self) -> u64 {
+        self.window
+    }
+
     /// Takes the results of the thread that are known; with `waits`, waits for the ledger with all
-    /// losses. Returns the losses that it adds.
-    pub(super) fn update(&mut self, waits: bool) -> Tally {
+    /// losses. Returns the losses since the removal once, when they are known.
+    pub(super) fn update(&mut self, waits: bool) -> Option<Tally> {
         // The thread sends before it ends, so the ledger of one that has ended is there.
         let has_ended = matches!(&self.end, End::Running { thread, .. } if thread.is_finished());
-        let late = self.take_ledger(waits);
+        let late = self.take_completed(waits);
         if has_ended {
             self.join();
         }
         late
     }
 
-    /// Takes the ledger with all losses once.
-    fn take_ledger(&mut self, waits: bool) -> Tally {
-        let Some(completed) = &self.completed else { return Tally::default() };
+    /// Takes the completed ledger once.
+    fn take_completed(&mut self, waits: bool) -> Option<Tally> {
+        let completed = self.completed.as_ref()?;
         let received = if waits {
             completed.recv().map_err(|_| TryRecvError::Disconnected)
         } else {
             completed.try_recv()
         };
-        if received != Err(TryRecvError::Empty) {
-            self.completed = None;
-        }
-        let Ok(ledger) = received else { return Tally::default() };
-        let earlier = lost(&std::mem::replace(&mut self.ledger, ledger));
-        lost(&self.ledger).since(&earlier)
+        let late = match received {
+            Ok(Completed { ledger, late }) => {
+                self.ledger = ledger;
+                late
+            }
+            // The thread could not be started, or panicked.
+            Err(TryRecvError::Disconnected) => Tally::default(),
+            Err(TryRecvError::Empty) => return None,
+        };
+        self.completed = None;
+        Some(late)
     }
 
     /// Waits for the end of the tables and of their upload.
@@ -134,14 +154,14 @@ impl Former {
 }
 
 /// The thread: completes the tables, reports their ledger, and waits for their upload.
-fn complete(mut output: TableOutput, cut: &Report, sender: &SyncSender<TargetReport>) -> Ended {
+fn complete(mut output: TableOutput, cut: &Report, sender: &SyncSender<Completed>) -> Ended {
     if let Err(error) = output.complete() {
         output.fail(error, false);
     }
     let ledger = output.ledger(cut);
     let (url, report) = (ledger.target.clone(), cut.of(&ledger));
     // The capture may have failed meanwhile.
-    let _ = sender.send(ledger);
+    let _ = sender.send(Completed { ledger, late: output.lost() });
     let ended = output.close(&report).end();
     let result = match (&ended.failure, &ended.line) {
         (Some(error), _) => format!("failed: {error}"),
@@ -150,13 +170,6 @@ fn complete(mut output: TableOutput, cut: &Report, sender: &SyncSender<TargetRep
     };
     print_stderr(format_args!("strait: note: the former target {url} {result}\n"));
     ended
-}
-
-/// Returns the packets that a target has lost, by lane.
-fn lost(ledger: &TargetReport) -> Tally {
-    let mut lost = Tally::default();
-    ledger.lanes.iter().for_each(|lane| lost.add(lane.queue, lane.capture.lost.sink));
-    lost
 }
 
 #[cfg(test)]
@@ -188,7 +201,7 @@ mod tests {
         };
         let place = Place::Directory(directory.to_owned());
         let output = TableOutput::files("file:a".into(), options, place, no_names()).unwrap();
-        Former::start(output, Report::default(), Shared::default().end("file:a"))
+        Former::start(output, Report::default(), 0, Shared::default().end("file:a"))
     }
 
     #[test]
@@ -199,7 +212,7 @@ mod tests {
             thread::yield_now();
         }
         former.ledger.target.clear();
-        let _ = former.update(false);
+        assert!(former.update(false).is_some());
         assert_eq!(former.ledger.target, "file:a", "that of the thread");
         assert!(matches!(&former.end, End::Ended { ended, .. } if ended.failure.is_none()));
     }
@@ -208,9 +221,8 @@ mod tests {
     fn taken_ledger_is_not_waited_for_again() {
         let directory = tempfile::tempdir().unwrap();
         let mut former = start(directory.path());
-        let _ = former.update(true);
-        assert!(former.completed.is_none());
-        let _ = former.update(true);
+        assert!(former.update(true).is_some());
+        assert!(former.update(true).is_none());
         assert!(former.into_ended().failure.is_none());
     }
 }

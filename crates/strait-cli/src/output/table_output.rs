@@ -142,9 +142,12 @@ impl TableOutput {
         self.sink.lost_packets().since(&self.lost_before)
     }
 
-    /// Lets the next losses count alone.
-    pub(super) fn settle(&mut self) {
-        self.lost_before = self.sink.lost_packets();
+    /// Lets the next losses count alone. Returns those since the last call.
+    pub(super) fn settle(&mut self) -> Tally {
+        let lost = self.sink.lost_packets();
+        let since = lost.since(&self.lost_before);
+        self.lost_before = lost;
+        since
     }
 
     /// Returns the ledger of a capture for this target.

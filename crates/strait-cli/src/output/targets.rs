@@ -13,7 +13,7 @@ use std::time::Instant;
 use strait_capture::Frame;
 use strait_capture::owners::Owners;
 use strait_ledger::{Capture, Delivered, LaneCounts, Report, TargetReport};
-use strait_table::{Packet, TableError, Tally};
+use strait_table::{Packet, TableError};
 
 use super::change::Shared;
 use super::closed::{ClosedTarget, Ended, at_once};
@@ -22,6 +22,7 @@ use super::owners::OwnerTexts;
 use super::source::Input;
 use super::table_output::{Gauges, TableOutput};
 use super::target_file::WatchedTargets;
+use super::windows::{Windows, worst};
 use crate::Error;
 use crate::sink::{Changed, CountTargets, Sink};
 
@@ -35,9 +36,8 @@ pub(crate) struct Targets {
     watched: Option<WatchedTargets>,
     /// None if the targets cannot change.
     taken: Option<Taken>,
-    /// Packets that the worst target of each time between two changes has lost, before the last
-    /// change; and all losses of removed targets since their removal.
-    lost_before: Tally,
+    /// Losses before the last change.
+    windows: Windows,
     gauges: Arc<Mutex<Vec<Gauges>>>,
     /// Link type, and number of the first lane, of each input.
     inputs: Vec<(u16, u32)>,
@@ -57,7 +57,7 @@ impl Targets {
             shared,
             watched: None,
             taken: None,
-            lost_before: Tally::default(),
+            windows: Windows::default(),
             gauges,
             inputs: Vec::new(),
             link_type: 0,
@@ -135,7 +135,9 @@ impl Targets {
     /// Takes the results of former targets; with `waits`, waits for their ledgers.
     fn update_former(&mut self, waits: bool) {
         for former in &mut self.former {
-            self.lost_before.add_all(&former.update(waits));
+            if let Some(late) = former.update(waits) {
+                self.windows.complete(former.window(), &former.ledger().target, &late);
+            }
         }
     }
 
@@ -149,21 +151,16 @@ impl Targets {
         self.former = merged;
     }
 
-    /// Adds the losses since the last change to those before it.
-    fn settle(&mut self) {
-        self.lost_before.add_all(&self.worst());
-        self.all.iter_mut().for_each(TableOutput::settle);
-    }
-
-    /// Returns the losses of the target that has lost most since the last change.
-    fn worst(&self) -> Tally {
-        self.all.iter().map(TableOutput::lost).rev().max_by_key(Tally::total).unwrap_or_default()
-    }
-
-    /// Removes a target. `cut` is the ledger of the capture at this moment.
-    fn remove(&mut self, output: TableOutput, cut: &Report) {
-        let ending = self.shared.end(output.url());
-        self.former.push(Former::start(output, cut.clone(), ending));
+    /// Ends a window: the present targets stay, and `removed` ones get no more packets. `cut` is the
+    /// ledger of the capture at this moment.
+    fn end_window(&mut self, mut removed: Vec<TableOutput>, cut: &Report) {
+        let stayed = self.all.iter_mut().map(TableOutput::settle);
+        let lost = removed.iter_mut().map(|output| (output.url().to_owned(), output.settle()));
+        let window = self.windows.end(stayed, lost);
+        for output in removed {
+            let ending = self.shared.end(output.url());
+            self.former.push(Former::start(output, cut.clone(), window, ending));
+        }
     }
 
     /// Calls `act` for each target.
@@ -264,8 +261,8 @@ impl Sink for Targets {
     fn charge(&self, report: &mut Report) {
         let present = self.all.iter().map(|target| target.ledger(report));
         let targets = present.chain(self.former.iter().map(|former| former.ledger().clone())).collect();
-        let mut lost = self.lost_before.clone();
-        lost.add_all(&self.worst());
+        let mut lost = self.windows.lost();
+        lost.add_all(&worst(self.all.iter().map(TableOutput::lost)));
         report.charge_sink(lost.total(), |lane| lost.of(lane));
         report.targets = targets;
     }
@@ -299,7 +296,6 @@ impl Sink for Targets {
         let cut = report.cut(|lane| self.taken.as_ref().map(|taken| taken.of(lane)).unwrap_or_default());
         self.update_former(false);
         self.merge_former();
-        self.settle();
         let (mut changed, mut before) = (Changed::default(), std::mem::take(&mut self.all));
         let mut opened = change.opened.into_iter();
         for target in &change.targets {
@@ -312,10 +308,8 @@ impl Sink for Targets {
                 changed.added.push(url);
             }
         }
-        for output in before {
-            changed.removed.push(output.url().to_owned());
-            self.remove(output, &cut);
-        }
+        changed.removed.extend(before.iter().map(|output| output.url().to_owned()));
+        self.end_window(before, &cut);
         self.shared.lock().open = change.targets;
         let gauges = self.all.iter().map(TableOutput::gauges).collect();
         *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = gauges;

@@ -282,6 +282,28 @@ fn failure_and_losses_of_a_former_target_are_reported_at_the_end() {
 }
 
 #[test]
+fn packet_that_several_former_targets_have_lost_counts_once() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let traffic = Traffic::builder().kinds(&[Kind::Udp4]).sizes(sizes("100")).build().unwrap();
+    let frames = frames_of(&traffic, 200);
+    let down = ["ipfix+tcp://127.0.0.1:9", "ipfix+tcp://127.0.0.1:10"];
+    let capture = Retargeted::start(&wire, &lake, &[down[0], down[1], "a"], &["udp"]);
+    send(&wire, &frames[..50]);
+    capture.change(&["a"], CHANGED);
+    for url in down {
+        capture.await_notes(&format!("{COMPLETE}{url} failed: "), 1);
+    }
+    send(&wire, &frames[50..]);
+    let ledger = ledger(&capture.end());
+    let delivered_and_lost = |of: &Value| (count(of, "delivered"), count(&of["lost"], "sink"));
+    let targets = ledger["targets"].as_array().unwrap().iter().map(delivered_and_lost).collect::<Vec<_>>();
+    assert_eq!(targets, [(200, 0), (0, 50), (0, 50)], "{ledger}");
+    assert_eq!(delivered_and_lost(&ledger), (150, 50), "{ledger}");
+    assert!(balances(&ledger), "{ledger}");
+}
+
+#[test]
 fn failed_directory_is_replaced_by_another_one() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let Some(lake) = Lake::or_skip() else { return };
