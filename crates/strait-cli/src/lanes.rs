@@ -340,6 +340,10 @@ impl<T: Sink> CaptureState<'_, T> {
             }
         }
         self.report_links(&mut reported, live.as_mut());
+        if let Some(note) = self.limits.reloading.and_then(|reloading| reloading.end_note(Instant::now())) {
+            live.as_mut().into_iter().for_each(LiveLine::clear);
+            print_stderr(format_args!("strait: note: {note}\n"));
+        }
         if let Some(live) = &mut live {
             live.end(|| self.report());
         }

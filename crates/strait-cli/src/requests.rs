@@ -28,6 +28,12 @@ impl<T: Send + 'static> Requests<T> {
         self.is_requested.store(true, Ordering::Release);
     }
 
+    /// Returns true if the result of a request is not returned yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.is_some() || self.is_requested.load(Ordering::Acquire)
+    }
+
     /// After a request, starts `work` on a thread. Returns its result once, some time later.
     pub(crate) fn poll<F>(&self, name: &str, work: impl FnOnce() -> F) -> Option<Result<T, Error>>
     where

@@ -53,6 +53,15 @@ impl Reloading {
         filter.or_else(targets)
     }
 
+    /// Returns the note for the user about targets that the end of the capture has left as they
+    /// were, after a SIGHUP.
+    pub(crate) fn end_note(&self, now: Instant) -> Option<&'static str> {
+        let targets = self.targets.as_ref()?;
+        let is_requested = matches!(self.signal.poll(now), Some(Hangup::Reload));
+        let is_late = is_requested || targets.is_pending();
+        is_late.then_some("the capture ended before the targets were changed")
+    }
+
     /// Returns the note for the user about a replaced filter.
     pub(crate) fn filter_note(&self, replaced: &Result<(), Error>) -> String {
         self.filter.as_ref().map(|filter| filter.note(replaced)).unwrap_or_default()

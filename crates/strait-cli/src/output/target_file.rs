@@ -109,6 +109,11 @@ impl WatchedTargets {
         opened.map(Result::flatten)
     }
 
+    /// Returns true if a change was requested that the capture has not made.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.requests.is_pending()
+    }
+
     /// Returns the note for the user about a change.
     pub(crate) fn note(&self, changed: &Result<Changed, Error>) -> String {
         let listed = |word: &str, urls: &[String]| {

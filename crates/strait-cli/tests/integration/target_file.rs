@@ -24,6 +24,8 @@ use crate::upload::upload_program;
 const CHANGED: &str = "strait: note: the targets are those of ";
 /// Note after a refused one.
 const KEPT: &str = "strait: note: the targets stay as they were: ";
+/// Note at the end of a capture that has not changed its targets.
+const UNCHANGED: &str = "strait: note: the capture ended before the targets were changed\n";
 /// Note after the end of a removed target.
 const COMPLETE: &str = "strait: note: the former target ";
 /// A user without files.
@@ -254,6 +256,23 @@ fn wrong_file_changes_nothing_and_prints_one_line() {
     assert_eq!(ledger(&finished)["targets"].as_array().unwrap().len(), 1);
     assert_eq!(sums(&lake, "a")[1], 100);
     assert!(files(&lake.path().join("b"), ".parquet").is_empty());
+}
+
+#[test]
+fn change_at_the_end_of_a_capture_is_made_or_reported() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for _ in 0..5 {
+        let Some(lake) = Lake::or_skip() else { return };
+        let capture = Retargeted::start(&wire, &lake, &["a"], &["--tables", "packets"]);
+        fs::write(lake.path().join("targets"), text(&lake, &["b"])).unwrap();
+        // Both signals are there when the capture goes on.
+        for signal in [Signal::STOP, Signal::HUP, Signal::INT, Signal::CONT] {
+            capture.process.signal(signal);
+        }
+        let finished = capture.process.wait(LIMIT).unwrap().success();
+        let notes = [CHANGED, UNCHANGED].map(|note| finished.stderr.matches(note).count());
+        assert!(notes == [1, 0] || notes == [0, 1], "{}", finished.stderr);
+    }
 }
 
 #[test]
