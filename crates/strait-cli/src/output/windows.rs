@@ -133,8 +133,8 @@ mod tests {
     fn target_can_be_removed_from_several_windows() {
         let mut windows = Windows::default();
         let numbers = [(); 2].map(|()| end(&mut windows, 0, &[("a", 1)]));
-        for number in &numbers {
-            windows.complete(*number, "a", &lost(2));
+        for number in numbers {
+            windows.complete(number, "a", &lost(2));
         }
         assert_eq!((windows.lost().total(), windows.open.len()), (6, 0));
     }
