@@ -55,8 +55,8 @@ fn text(file: File) -> io::Result<Result<String, String>> {
     Ok(if is_short { Ok(text) } else { Err(format!("it has more than {FILE_BYTES_MAX} bytes")) })
 }
 
-/// Parses lines: empty ones and those with `#` first are left out. A comment after a URL is refused,
-/// as it could be a part of a path.
+/// Parses lines: empty ones and those with `#` first are left out. A comment after a URL is
+/// refused, as it could be a part of a path.
 fn targets(text: &str) -> Result<Vec<Target>, String> {
     let mut targets: Vec<Target> = Vec::new();
     for (number, line) in text.lines().enumerate() {

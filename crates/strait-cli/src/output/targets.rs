@@ -151,8 +151,8 @@ impl Targets {
         self.former = merged;
     }
 
-    /// Ends a window: the present targets stay, and `removed` ones get no more packets. `cut` is the
-    /// ledger of the capture at this moment.
+    /// Ends a window: the present targets stay, and `removed` ones get no more packets. `cut` is
+    /// the ledger of the capture at this moment.
     fn end_window(&mut self, mut removed: Vec<TableOutput>, cut: &Report) {
         let stayed = self.all.iter_mut().map(TableOutput::settle);
         let lost = removed.iter_mut().map(|output| (output.url().to_owned(), output.settle()));

@@ -1,7 +1,7 @@
 //! Losses of a capture before the last change of its targets.
 //!
-//! A window is the time between two changes. It counts the losses of the target that lost most, as a
-//! sum over targets would count a packet twice. A removed target can lose packets of its last
+//! A window is the time between two changes. It counts the losses of the target that lost most, as
+//! a sum over targets would count a packet twice. A removed target can lose packets of its last
 //! window later, so this window stays open until all its losses are known.
 
 use strait_table::Tally;

@@ -28,8 +28,8 @@ use crate::upstream::pool::Connection;
 const UNKNOWN_DIVISOR: u64 = 4;
 /// Number of sections with as many bytes as that limit.
 const SECTIONS: u64 = 8;
-/// Time for which such a fill waits for a slow follower, without a piece that needs no wait between.
-/// Then the follower gets no more: one client could hold all others of the fill.
+/// Time for which such a fill waits for a slow follower, without a piece that needs no wait
+/// between. Then the follower gets no more: one client could hold all others of the fill.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Preferred alignment, in the file, of the end of each piece.
 const PIECE_ALIGN_BYTES: u64 = 64 << 10;

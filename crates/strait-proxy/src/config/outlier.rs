@@ -92,9 +92,9 @@ impl Latency {
         if self.slow < rules.windows { Judgement::Slow } else { Judgement::Outlier }
     }
 
-    /// Forgets the times of the present window, but not the slow windows: after its return, the next
-    /// slow window makes the server an outlier again. The median stays in the comparison with the
-    /// others: without it, the next slowest server would be an outlier.
+    /// Forgets the times of the present window, but not the slow windows: after its return, the
+    /// next slow window makes the server an outlier again. The median stays in the comparison with
+    /// the others: without it, the next slowest server would be an outlier.
     pub(crate) fn forget_times(&mut self) {
         self.times_us.clear();
     }

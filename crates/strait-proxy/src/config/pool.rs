@@ -261,15 +261,15 @@ impl ServerPool {
         self.outlier.is_some()
     }
 
-    /// Notes the time to the head of a response to `client`, which may eject the server. Responses of
-    /// requests that were in progress at an ejection do not count.
+    /// Notes the time to the head of a response to `client`, which may eject the server. Responses
+    /// of requests that were in progress at an ejection do not count.
     pub(crate) fn note_time(&self, member: &Member, client: IpAddr, time: Duration, now: u64) {
         let Some(rules) = self.outlier.filter(|_| !member.is_ejected(now)) else { return };
         let Some(own) = member.latency().add(rules, client, time) else { return };
         let members = self.members();
         let others = || members.iter().filter(|other| !other.is_same(member) && !other.is_out());
-        // Ejected servers stay in the comparison: without them, the next slowest one would be judged
-        // by fewer.
+        // Ejected servers stay in the comparison: without them, the next slowest one would be
+        // judged by fewer.
         let mut medians: SmallVec<[u32; 16]> =
             others().filter_map(|other| other.latency().median_us()).collect();
         let ejected = others().filter(|other| other.is_ejected(now)).count();

@@ -21,7 +21,8 @@ pub(crate) struct Incoming {
     /// Times of request and receipt, in seconds since 1970.
     pub(crate) requested: u64,
     pub(crate) received: u64,
-    /// Time at which the head of the request was written, if its pool compares the times of servers.
+    /// Time at which the head of the request was written, if its pool compares the times of
+    /// servers.
     pub(crate) asked: Option<Instant>,
     /// True if the connection can carry another request.
     pub(crate) keeps_alive: bool,

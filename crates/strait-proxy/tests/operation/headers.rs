@@ -332,6 +332,10 @@ fn wrong_header_rules_are_named() {
             }
         }
     }
+}
+
+#[test]
+fn header_rules_without_a_pool_or_with_too_many_fields_are_named() {
     let toml = "[[site]]\nroute = [{ respond = {}, request_headers = { remove = [\"A\"] } }]";
     let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
     assert!(error.contains("only a route with a pool sends requests"), "{error}");

@@ -21,10 +21,10 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 const INTERIM: (usize, usize) = (10, 20_000);
 
 /// Origin. The path describes the response: `/200/60/1000/name` is status 200, fresh for 60 s, with
-/// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `address` `Vary: X-Forwarded-For`,
-/// one with `cookie` a Set-Cookie, one with `tag.` the tags `all` and the rest of the name, and one with `early` sends interim
-/// responses first. One with `plain` has no lifetime, but an old Last-Modified, and one with
-/// `nocache` demands validation.
+/// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `address` `Vary:
+/// X-Forwarded-For`, one with `cookie` a Set-Cookie, one with `tag.` the tags `all` and the rest of
+/// the name, and one with `early` sends interim responses first. One with `plain` has no lifetime,
+/// but an old Last-Modified, and one with `nocache` demands validation.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,

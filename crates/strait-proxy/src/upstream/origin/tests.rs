@@ -1,3 +1,5 @@
+//! Tests of the servers that a request tries.
+
 use std::io;
 
 use rustix::io::Errno;
