@@ -36,16 +36,16 @@ pub(crate) struct CacheRules {
 
 /// Names, of which those that end with `*` stand for all that begin so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names(Arc<[Box<str>]>);
+struct Names(Arc<[Box<str>]>);
 
 impl Names {
     /// Returns true if there are none.
-    pub(crate) fn are_none(&self) -> bool {
+    fn are_none(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns true if one of them is `name`, or stands for it.
-    pub(crate) fn have(&self, name: &[u8]) -> bool {
+    fn have(&self, name: &[u8]) -> bool {
         self.0.iter().any(|own| match own.strip_suffix('*') {
             Some(begin) => name.starts_with(begin.as_bytes()),
             None => own.as_bytes() == name,
@@ -61,7 +61,7 @@ impl Names {
     }
 
     /// Iterates over them as they are written.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+    fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|name| &**name)
     }
 
@@ -81,12 +81,41 @@ impl Names {
     }
 }
 
-/// Changes of the query of requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QueryRules {
+/// Names that are kept in requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Selection {
     ignored: Names,
     /// `None`: all others are kept.
     kept: Option<Names>,
+}
+
+impl Selection {
+    /// Makes it from the keys `ignore_...` and `keep_...` of a kind of names.
+    fn new(kind: &str, ignored: &[String], kept: Option<&[String]>) -> Result<Self, String> {
+        if kept.is_some() && !ignored.is_empty() {
+            return Err(format!(
+                ".ignore_{kind}: keep_{kind} leaves out all others already; remove one of them"
+            ));
+        }
+        let kept = kept.map(|names| Names::new(&format!("keep_{kind}"), names)).transpose()?;
+        Ok(Self { ignored: Names::new(&format!("ignore_{kind}"), ignored)?, kept })
+    }
+
+    /// Returns true if all names are kept.
+    fn is_all(&self) -> bool {
+        self.ignored.are_none() && self.kept.is_none()
+    }
+
+    /// Returns true if a name is kept.
+    fn keeps(&self, name: &[u8]) -> bool {
+        !self.ignored.have(name) && self.kept.as_ref().is_none_or(|kept| kept.have(name))
+    }
+}
+
+/// Changes of the query of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueryRules {
+    selection: Selection,
     is_sorted: bool,
 }
 
@@ -109,8 +138,7 @@ impl QueryRules {
     }
 
     fn keeps(&self, name: &str) -> bool {
-        !self.ignored.have(name.as_bytes())
-            && self.kept.as_ref().is_none_or(|kept| kept.have(name.as_bytes()))
+        self.selection.keeps(name.as_bytes())
     }
 }
 
@@ -125,15 +153,9 @@ impl CacheRules {
         if cache.r#override && cache.ttl.is_none() && cache.negative.is_none() {
             return Err(".override: there is no lifetime that could override; add ttl or negative".to_owned());
         }
-        if cache.keep_query.is_some() && !cache.ignore_query.is_empty() {
-            return Err(
-                ".ignore_query: keep_query leaves out all others already; remove one of them".to_owned()
-            );
-        }
-        let ignored = Names::new("ignore_query", &cache.ignore_query)?;
-        let kept = cache.keep_query.as_deref().map(|names| Names::new("keep_query", names)).transpose()?;
-        let query = QueryRules { ignored, kept, is_sorted: cache.sort_query };
-        let changes = !query.ignored.are_none() || query.kept.is_some() || query.is_sorted;
+        let selection = Selection::new("query", &cache.ignore_query, cache.keep_query.as_deref())?;
+        let changes = !selection.is_all() || cache.sort_query;
+        let query = QueryRules { selection, is_sorted: cache.sort_query };
         let stored = LifetimePolicy {
             fresh: cache.ttl,
             negative: cache.negative.or(base.negative),
@@ -170,39 +192,30 @@ impl CacheRules {
 
 /// Cookies that a route removes from requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CookieRules {
-    ignored: Names,
-    /// `None`: all others are kept.
-    kept: Option<Names>,
-}
+pub(crate) struct CookieRules(Selection);
 
 impl CookieRules {
     /// Checks the keys of a route; returns the reason, after the key, if they are wrong.
     pub(crate) fn new(cache: &RouteCache) -> Result<Self, String> {
-        if cache.keep_cookies.is_some() && !cache.ignore_cookies.is_empty() {
-            let why = "keep_cookies leaves out all others already; remove one of them";
-            return Err(format!(".ignore_cookies: {why}"));
-        }
-        let kept =
-            cache.keep_cookies.as_deref().map(|names| Names::new("keep_cookies", names)).transpose()?;
-        Ok(Self { ignored: Names::new("ignore_cookies", &cache.ignore_cookies)?, kept })
+        Selection::new("cookies", &cache.ignore_cookies, cache.keep_cookies.as_deref()).map(Self)
     }
 
     /// Returns true if they remove none.
     pub(crate) fn are_none(&self) -> bool {
-        self.ignored.are_none() && self.kept.is_none()
+        self.0.is_all()
     }
 
     /// Returns true if they remove the cookie of that name.
     pub(crate) fn drop(&self, name: &[u8]) -> bool {
-        self.ignored.have(name) || self.kept.as_ref().is_some_and(|kept| !kept.have(name))
+        !self.0.keeps(name)
     }
 
     /// Returns them as text, a line for each name.
     pub(crate) fn text(&self) -> String {
-        let ignored = self.ignored.iter().map(|name| format!("drop cookie {name}\n"));
-        let kept = self.kept.iter().flat_map(Names::iter).map(|name| format!("keep cookie {name}\n"));
-        let others = if self.kept.is_some() { "drop other cookies\n" } else { "" };
+        let Selection { ignored, kept: own } = &self.0;
+        let ignored = ignored.iter().map(|name| format!("drop cookie {name}\n"));
+        let kept = own.iter().flat_map(Names::iter).map(|name| format!("keep cookie {name}\n"));
+        let others = if own.is_some() { "drop other cookies\n" } else { "" };
         ignored.chain(kept).chain([others.to_owned()]).collect()
     }
 }
