@@ -74,26 +74,32 @@ pub(super) fn text(
 fn proxy(out: &mut Text, sum: &Sum) {
     out.family("strait_proxy_build_info", "gauge", "Version of the proxy.");
     out.sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    out.family("strait_proxy_requests_total", "counter", "Requests by source of the response.");
-    for outcome in Outcome::ALL {
-        out.sample("", &[("cache", outcome.name())], sum.outcome(outcome));
-    }
-    out.family("strait_proxy_responses_total", "counter", "Responses by the first digit of their status.");
-    for (class, name) in (1..CLASSES).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]) {
-        out.sample("", &[("status", name)], sum.classes[class]);
-    }
-    out.family("strait_proxy_response_bytes_total", "counter", "Bytes sent to clients, by mechanism.");
-    for (mechanism, bytes) in [("copy", sum.copied), ("sendfile", sum.sendfile), ("splice", sum.spliced)] {
-        out.sample("", &[("mechanism", mechanism)], bytes);
-    }
-    out.family(
-        "strait_proxy_fill_bytes_total",
-        "counter",
-        "Bytes written to the cache by fills, by mechanism.",
+    by(
+        out,
+        "strait_proxy_requests_total",
+        "Requests by source of the response.",
+        Outcome::ALL.map(|outcome| (("cache", outcome.name()), sum.outcome(outcome))),
     );
-    for (mechanism, bytes) in [("copy", sum.filled_copied), ("splice", sum.filled_spliced)] {
-        out.sample("", &[("mechanism", mechanism)], bytes);
-    }
+    let classes = (1..CLASSES).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]);
+    by(
+        out,
+        "strait_proxy_responses_total",
+        "Responses by the first digit of their status.",
+        classes.map(|(class, name)| (("status", name), sum.classes[class])),
+    );
+    let mechanism = |(mechanism, bytes)| (("mechanism", mechanism), bytes);
+    by(
+        out,
+        "strait_proxy_response_bytes_total",
+        "Bytes sent to clients, by mechanism.",
+        [("copy", sum.copied), ("sendfile", sum.sendfile), ("splice", sum.spliced)].map(mechanism),
+    );
+    by(
+        out,
+        "strait_proxy_fill_bytes_total",
+        "Bytes written to the cache by fills, by mechanism.",
+        [("copy", sum.filled_copied), ("splice", sum.filled_spliced)].map(mechanism),
+    );
     out.family(
         "strait_proxy_response_seconds",
         "histogram",
@@ -126,39 +132,48 @@ fn proxy(out: &mut Text, sum: &Sum) {
 
 /// Writes the counters of clients that were refused, by reason.
 fn reasons(out: &mut Text, sum: &Sum) {
-    out.family(
+    by(
+        out,
         "strait_proxy_connections_refused_total",
-        "counter",
         "Client connections, and requests of HTTP/2 connections, that were refused, by reason.",
+        Refusal::ALL.map(|refusal| (("reason", refusal.name()), sum.refused[refusal as usize])),
     );
-    for refusal in Refusal::ALL {
-        out.sample("", &[("reason", refusal.name())], sum.refused[refusal as usize]);
-    }
-    out.family(
+    by(
+        out,
         "strait_proxy_tls_handshakes_failed_total",
-        "counter",
         "TLS handshakes of clients that failed, by reason.",
+        Failure::ALL.map(|failure| (("reason", failure.name()), sum.handshakes[failure as usize])),
     );
-    for failure in Failure::ALL {
-        out.sample("", &[("reason", failure.name())], sum.handshakes[failure as usize]);
-    }
-    out.family(
+    by(
+        out,
         "strait_proxy_http2_abuse_total",
-        "counter",
         "HTTP/2 connections that were ended because the client exceeded a limit.",
+        Abuse::ALL.map(|abuse| (("limit", abuse.name()), sum.http2_abuse[abuse as usize])),
     );
-    for abuse in Abuse::ALL {
-        out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
+}
+
+/// Writes counters that a label distinguishes.
+fn by<'n>(
+    out: &mut Text,
+    name: &str,
+    help: &str,
+    counters: impl IntoIterator<Item = ((&'n str, &'n str), u64)>,
+) {
+    out.family(name, "counter", help);
+    for (label, number) in counters {
+        out.sample("", &[label], number);
     }
 }
 
 fn spans(out: &mut Text, spans: &SpanCounters) {
     out.family("strait_proxy_spans_sent_total", "counter", "Spans that the collector has accepted.");
     out.sample("", &[], spans.sent());
-    out.family("strait_proxy_spans_dropped_total", "counter", "Spans that were dropped, by reason.");
-    for loss in SpanLoss::ALL {
-        out.sample("", &[("reason", loss.name())], spans.lost(loss));
-    }
+    by(
+        out,
+        "strait_proxy_spans_dropped_total",
+        "Spans that were dropped, by reason.",
+        SpanLoss::ALL.map(|loss| (("reason", loss.name()), spans.lost(loss))),
+    );
 }
 
 fn compressor(out: &mut Text, compressor: &Compressor) {
