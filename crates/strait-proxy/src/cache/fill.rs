@@ -335,27 +335,23 @@ impl Fill {
         }
     }
 
-    /// Waits until all followers were sent the bytes before `at`, at most for `patience`, from
-    /// which it subtracts the waiting time. After that the slow ones are lost.
-    pub(super) async fn wait_sent(&self, at: u64, patience: &mut Duration) {
+    /// Waits until all followers were sent the bytes before `at`, at most for `patience`. After that
+    /// the slow ones are lost. Returns the rest of the time; `None` if there was nothing to wait
+    /// for.
+    pub(super) async fn wait_sent(&self, at: u64, patience: Duration) -> Option<Duration> {
+        let mut left = None;
         let begun = Instant::now();
         loop {
             let sent_more = self.sent_more.notified();
             if self.state().followers.slowest() >= at {
-                *patience = patience.saturating_sub(begun.elapsed());
-                return;
+                return left;
             }
-            if timeout(patience.saturating_sub(begun.elapsed()), sent_more).await.is_err() {
+            if timeout(left.unwrap_or(patience), sent_more).await.is_err() {
                 self.state().followers.lose_before(at);
-                *patience = Duration::ZERO;
-                return;
+                return Some(Duration::ZERO);
             }
+            left = Some(patience.saturating_sub(begun.elapsed()));
         }
-    }
-
-    /// Returns true if all followers were sent the bytes before `at`.
-    pub(super) fn has_sent(&self, at: u64) -> bool {
-        self.state().followers.slowest() >= at
     }
 
     /// Returns true if at most one follower is sent bytes, and has fewer than [`REQUEST_BYTES`]

@@ -514,11 +514,7 @@ impl FillTask {
             Sink::Store(writer) => {
                 let ahead_max = writer.capacity_bytes() / UNKNOWN_DIVISOR;
                 let needed = at.min((at + more).saturating_sub(ahead_max));
-                if fill.has_sent(needed) {
-                    self.patience = PATIENCE;
-                } else {
-                    fill.wait_sent(needed, &mut self.patience).await;
-                }
+                self.patience = fill.wait_sent(needed, self.patience).await.unwrap_or(PATIENCE);
                 self.stored > 0 && self.stored + more > ahead_max / SECTIONS
             }
         };

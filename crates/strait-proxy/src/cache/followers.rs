@@ -63,16 +63,14 @@ impl Followers {
         at < self.freed
     }
 
-    /// Frees sections until no follower that is left needs bytes before `at`. Returns true if that
-    /// is so.
-    pub(super) fn lose_before(&mut self, at: u64) -> bool {
+    /// Frees sections until no follower of the full ones needs bytes before `at`.
+    pub(super) fn lose_before(&mut self, at: u64) {
         while self.slowest() < at
             && let Some((end, _)) = self.sections.pop_front()
         {
             self.freed = end;
         }
         self.free_sections();
-        self.slowest() >= at
     }
 
     /// Returns true if at most one follower is sent bytes.
@@ -145,8 +143,13 @@ mod tests {
             followers.add_section(end, source());
         }
         assert!(followers.slowest() == 5 && !followers.has_one_at_most());
-        assert!(followers.lose_before(25));
-        assert!(followers.is_lost(5) && !followers.is_lost(35) && followers.has_one_at_most());
+        followers.lose_before(25);
+        assert!(
+            followers.slowest() >= 25
+                && followers.is_lost(5)
+                && !followers.is_lost(35)
+                && followers.has_one_at_most()
+        );
         assert_eq!((followers.slowest(), followers.count()), (35, 2));
         // Nothing of the others is freed, and a follower of the last section cannot be lost.
         let mut followers = Followers::default();
@@ -156,6 +159,7 @@ mod tests {
         followers.add_section(20, source());
         assert!(!followers.is_lost(15) && followers.section(15).is_some_and(|(end, _)| *end == 20));
         followers.note_sent(one, 25);
-        assert!(!followers.lose_before(30) && !followers.is_lost(25));
+        followers.lose_before(30);
+        assert!(followers.slowest() < 30 && !followers.is_lost(25));
     }
 }
