@@ -13,11 +13,10 @@ use strait_http::lifetimes::LifetimePolicy;
 use strait_http::poisoning::why_no_key;
 
 use crate::config::edge::RouteCache;
+use crate::config::keys::{KEY_FIELDS_MAX, field_names};
 
 /// Maximum of names in each list: each is compared with each name of a request.
 const NAMES_MAX: usize = 64;
-/// Maximum of fields in the key: each stored response has them all.
-const KEY_FIELDS_MAX: usize = 16;
 /// Maximum of cookies in the key: all cookies are searched for each.
 const KEY_COOKIES_MAX: usize = 4;
 
@@ -222,23 +221,18 @@ impl CookieRules {
 
 /// Returns the fields and cookies that are part of the key.
 fn keys(cache: &RouteCache) -> Result<Vec<String>, String> {
-    for (key, names, most) in [
-        ("key_fields", &cache.key_fields, KEY_FIELDS_MAX),
-        ("key_cookies", &cache.key_cookies, KEY_COOKIES_MAX),
-    ] {
-        if names.len() > most {
-            return Err(format!(".{key}: {} names; the maximum is {most}", names.len()));
-        }
-    }
-    if let Some((name, why)) = cache.key_fields.iter().find_map(|name| Some((name, why_no_key(name)?))) {
-        return Err(format!(".key_fields: \"{}\": {why}; remove it", name.escape_default()));
+    let mut keys = field_names(&cache.key_fields, KEY_FIELDS_MAX, why_no_key)
+        .map_err(|why| format!(".key_fields: {why}"))?;
+    if cache.key_cookies.len() > KEY_COOKIES_MAX {
+        let number = cache.key_cookies.len();
+        return Err(format!(".key_cookies: {number} names; the maximum is {KEY_COOKIES_MAX}"));
     }
     if let Some(name) = cache.key_cookies.iter().find(|name| !is_token(name.as_bytes())) {
         return Err(format!(".key_cookies: \"{}\": this is not the name of a cookie", name.escape_default()));
     }
-    let fields = cache.key_fields.iter().map(|name| name.to_ascii_lowercase());
-    let cookies = cache.key_cookies.iter().map(|name| format!("{KEY_PREFIX}{}", name.to_ascii_lowercase()));
-    Ok(fields.chain(cookies).collect())
+    let cookies = cache.key_cookies.iter().map(|name| name.to_ascii_lowercase());
+    keys.extend(cookies.map(|name| format!("{KEY_PREFIX}{name}")));
+    Ok(keys)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::config::error::{Error, Result};
 use crate::config::file::Cache;
 
 /// Maximum of fields in the key: each stored response has them all.
-const KEY_FIELDS_MAX: usize = 16;
+pub(super) const KEY_FIELDS_MAX: usize = 16;
 /// Maximum of bypass fields: each is looked up in each request.
 const BYPASS_FIELDS_MAX: usize = 64;
 
@@ -27,7 +27,8 @@ pub(crate) fn key_fields(cache: &Cache) -> Result<KeyFields> {
         None if is_bypassed(name) => Some("requests with this field bypass the cache (cache.bypass_fields)"),
         why => why,
     };
-    field_names("cache.key_fields", &cache.key_fields, KEY_FIELDS_MAX, why).map(Into::into)
+    let names = field_names(&cache.key_fields, KEY_FIELDS_MAX, why);
+    names.map(Into::into).map_err(|why| Error::Config(format!("cache.key_fields: {why}")))
 }
 
 /// Returns the fields that make a request bypass the cache. A field that `policy` drops from every
@@ -37,21 +38,21 @@ pub(crate) fn bypass_fields(cache: &Cache, policy: Policy) -> Result<Vec<String>
         None if policy.drops(name) => Some("this field is dropped from every request (forwarded)"),
         why => why,
     };
-    field_names("cache.bypass_fields", &cache.bypass_fields, BYPASS_FIELDS_MAX, why)
+    let names = field_names(&cache.bypass_fields, BYPASS_FIELDS_MAX, why);
+    names.map_err(|why| Error::Config(format!("cache.bypass_fields: {why}")))
 }
 
-/// Returns field names in lower case, sorted, without duplicates.
-fn field_names(
-    key: &str,
+/// Returns field names in lower case, sorted, without duplicates, or the reason why they are wrong.
+pub(super) fn field_names(
     names: &[String],
     max: usize,
     why_not: impl Fn(&str) -> Option<&'static str>,
-) -> Result<Vec<String>> {
+) -> std::result::Result<Vec<String>, String> {
     if names.len() > max {
-        return Err(Error::Config(format!("{key}: {} fields; the maximum is {max}", names.len())));
+        return Err(format!("{} fields; the maximum is {max}", names.len()));
     }
     if let Some((name, why)) = names.iter().find_map(|name| Some((name, why_not(name)?))) {
-        return Err(Error::Config(format!("{key}: {name:?}: {why}; remove it")));
+        return Err(format!("{name:?}: {why}; remove it"));
     }
     let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     names.sort_unstable();
