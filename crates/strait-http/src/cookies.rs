@@ -52,6 +52,16 @@ fn pieces(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     .filter(|piece| !piece.is_empty())
 }
 
+/// Iterates over the values of the cookies with a name, without spaces around them. There can be
+/// several, as a page of another subdomain can set one.
+pub fn values<'s, 'b>(
+    request: &'s Fields<'b>,
+    name: &'s str,
+) -> impl Iterator<Item = &'b [u8]> + use<'s, 'b> {
+    let all = request.all("cookie").flat_map(|field| field.value.split(|byte| *byte == b';'));
+    all.filter_map(move |pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
 /// Returns the name of a cookie.
 pub fn name_of(pair: &[u8]) -> &[u8] {
     let pair = pair.strip_prefix(b";").unwrap_or(pair);

@@ -10,7 +10,6 @@ pub(crate) mod certificates;
 pub(crate) mod changes;
 pub(crate) mod check;
 pub(crate) mod compress;
-pub(crate) mod cookie;
 pub(crate) mod dns;
 pub(crate) mod edge;
 pub(crate) mod entry;

@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest as _, Sha256};
 use strait_http::chunked::is_token;
+use strait_http::cookies;
 use strait_http::head::Request;
 
-use crate::config::cookie::cookies;
 use crate::config::edge;
 use crate::config::member::Member;
 use crate::config::server::Server;
@@ -53,7 +53,7 @@ impl Sticky {
             let is_named = |own: &&Arc<Member>| own.cookie.as_ref().is_some_and(|it| it.as_bytes() == value);
             members.iter().find(is_named)
         };
-        cookies(request, &self.name).find_map(of_value).cloned()
+        cookies::values(&request.fields, &self.name).find_map(of_value).cloned()
     }
 
     /// Returns the value of Set-Cookie that names a server.

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
+use strait_http::cookies;
 use strait_http::head::Request;
 use tokio::time::timeout;
 
-use crate::config::cookie::cookies;
 use crate::config::edge::{Balance, OriginHttp2};
 use crate::config::member::{Load, Member};
 use crate::config::pool::ServerPool;
@@ -411,7 +411,7 @@ fn hash_of(balance: &Balance, resource: &Resource<'_>, request: &Request<'_>) ->
             let lines: Vec<_> = request.fields.all(name).map(|field| field.value).collect();
             lines.join(&b'\n')
         }
-        Balance::Cookie(name) => cookies(request, name).next().unwrap_or_default().to_vec(),
+        Balance::Cookie(name) => cookies::values(&request.fields, name).next().unwrap_or_default().to_vec(),
     };
     (!key.is_empty()).then(|| strait_store::hash_of(&key))
 }
