@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal};
 use strait_packet::traffic::{Kind, Traffic};
 
 use crate::rig::{
-    Capture, LIMIT, STRAIT, assert_complete, balances, count, frames_of, ledger, lost, numbered, send, sizes,
-    status, strait,
+    Capture, LIMIT, STRAIT, assert_complete, balances, count, frames_of, ledger, lost, numbered, send,
+    send_until, sizes, status, strait,
 };
 
 /// Note after a replaced filter.
@@ -85,19 +85,6 @@ fn reloaded_filter_selects_later_frames_and_the_ledger_balances() {
         let counts = ["delivered", "filtered"].map(|name| count(&ledger, name));
         assert_eq!(counts, [30 + 50 + 30, 50 + 30], "{path} {queues}: {ledger}");
     }
-}
-
-/// Sends numbered frames until `ended`, and waits until they have arrived. Returns their number.
-fn send_until(wire: &Wire, frames: &[Vec<u8>], ended: &AtomicBool) -> u64 {
-    let mut sent = 0;
-    for some in frames.chunks(50) {
-        if ended.load(Ordering::Acquire) {
-            return sent;
-        }
-        send(wire, some);
-        sent += some.len() as u64;
-    }
-    panic!("all {sent} frames were sent before the filter was replaced often enough");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::{End, Finished, Launch, Process, Wire, wait_until};
@@ -153,6 +154,20 @@ pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
     let before = wire.right().stats().rx_packets;
     transmit(wire, frames);
     wire.await_arrival(before, frames.len() as u64);
+}
+
+/// Sends frames until `ended`, and waits until they have arrived. Returns their number. They must
+/// last until then.
+pub(crate) fn send_until(wire: &Wire, frames: &[Vec<u8>], ended: &AtomicBool) -> u64 {
+    let mut sent = 0;
+    for some in frames.chunks(50) {
+        if ended.load(Ordering::Acquire) {
+            return sent;
+        }
+        send(wire, some);
+        sent += some.len() as u64;
+    }
+    panic!("all {sent} frames were sent before the capture was changed often enough");
 }
 
 /// Sends `frames` from the left end in order, without waiting for their arrival: a veth drops its

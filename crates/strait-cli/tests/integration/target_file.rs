@@ -15,7 +15,8 @@ use strait_packet::traffic::{Kind, Traffic};
 
 use crate::metrics::{address, scrape};
 use crate::rig::{
-    LIMIT, STRAIT, await_open, balances, count, frames_of, ledger, lost, numbered, run, send, sizes, strait,
+    LIMIT, STRAIT, await_open, balances, count, frames_of, ledger, lost, numbered, run, send, send_until,
+    sizes, strait,
 };
 use crate::tables::{Lake, files};
 use crate::upload::upload_program;
@@ -137,19 +138,6 @@ fn of_target(lake: &Lake, ledger: &Value, name: &str) -> Vec<i64> {
     let own: Vec<&Value> = targets.filter(|target| target["target"] == *url).collect();
     assert!(own.iter().all(|target| balances(target)), "{ledger}");
     added(own.into_iter().map(counts))
-}
-
-/// Sends numbered frames until `ended`, and waits until they have arrived. Returns their number.
-fn send_until(wire: &Wire, frames: &[Vec<u8>], ended: &AtomicBool) -> u64 {
-    let mut sent = 0;
-    for some in frames.chunks(50) {
-        if ended.load(Ordering::Acquire) {
-            return sent;
-        }
-        send(wire, some);
-        sent += some.len() as u64;
-    }
-    panic!("all {sent} frames were sent before the targets were changed often enough");
 }
 
 #[test]

@@ -178,20 +178,26 @@ fn log_that_cannot_be_opened_is_an_error() {
     assert!(error.to_string().contains("/nonexistent/log"), "{error}");
 }
 
-/// Starts an origin that answers each request in two chunks, 10 bytes of data in all.
-fn chunked_origin() -> String {
+/// Starts an origin that sends these bytes in response to each request, and closes.
+fn origin_that_sends(response: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().filter_map(Result::ok) {
             let mut lines = BufReader::new(&stream).lines();
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n";
-            let _ =
-                write!(&stream, "{head}Cache-Control: no-store\r\n\r\n4\r\nabcd\r\n6\r\n012345\r\n0\r\n\r\n");
+            let _ = (&stream).write_all(response.as_bytes());
         }
     });
     format!("http://{address}")
+}
+
+/// Starts an origin that answers each request in two chunks, 10 bytes of data in all.
+fn chunked_origin() -> String {
+    origin_that_sends(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n\
+         4\r\nabcd\r\n6\r\n012345\r\n0\r\n\r\n",
+    )
 }
 
 /// Returns the status and the size in a line of the common format.
@@ -263,17 +269,7 @@ fn size_in_the_log_excludes_chunk_framing_and_includes_error_text() {
 
 /// Starts an origin that ends each response before its announced length.
 fn origin_that_cuts() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let mut lines = BufReader::new(&stream).lines();
-            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            let head = "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 10\r\n\r\n";
-            let _ = write!(&stream, "{head}abc");
-        }
-    });
-    format!("http://{address}")
+    origin_that_sends("HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 10\r\n\r\nabc")
 }
 
 #[test]
