@@ -108,7 +108,7 @@ impl Present {
     }
 }
 
-/// Limits the number of targets that are completed at a time, and of those whose counts are kept.
+/// Limits the number of removed targets that are completed at a time, and of their kept counts.
 pub(super) fn check_removed(present: &Present, targets: &[Target]) -> Result<(), Error> {
     let removed: Vec<&Target> = present.open.iter().filter(|open| !targets.contains(open)).collect();
     if !removed.is_empty() && removed.len() + present.ending.len() > TARGETS_MAX {

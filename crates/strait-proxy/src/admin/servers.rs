@@ -37,7 +37,7 @@ pub(super) struct ServerStatus {
     refused: u64,
     /// Requests that were also sent to it because another server was slow.
     hedged: u64,
-    /// Of these, those that it answered first.
+    /// Number of these requests that it answered first.
     hedges_won: u64,
     /// Requests that waited for it, and were sent to no other server because of the budget.
     hedges_refused: u64,

@@ -129,7 +129,8 @@ impl State {
         !matches!(self.view.phase, Phase::Ready | Phase::Waiting | Phase::Spliced)
     }
 
-    /// Returns the view of a follower whose next byte is `at`, of a full section or the last one.
+    /// Returns the view of a follower with the next byte `at`: of a full section, or of the last
+    /// one.
     fn view_at(&self, at: u64) -> View {
         if self.followers.is_lost(at) {
             return View { phase: Phase::Broken, stored: at, source: None };
@@ -335,9 +336,9 @@ impl Fill {
         }
     }
 
-    /// Waits until all followers were sent the bytes before `at`, at most for `patience`. After that
-    /// the slow ones are lost. Returns the rest of the time; `None` if there was nothing to wait
-    /// for.
+    /// Waits until all followers were sent the bytes before `at`, at most for `patience`. After
+    /// that the slow ones are lost. Returns the rest of the time; `None` if there was nothing to
+    /// wait for.
     pub(super) async fn wait_sent(&self, at: u64, patience: Duration) -> Option<Duration> {
         let mut left = None;
         let begun = Instant::now();

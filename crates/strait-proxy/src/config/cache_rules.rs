@@ -1,8 +1,8 @@
 //! Cache policy of a route: which requests use the cache, what is part of their keys, and how long
 //! responses are fresh.
 //!
-//! What is left out of the key is left out of the request to the origin as well. Otherwise the
-//! response to one client could depend on it, and would answer all others.
+//! A parameter or cookie that is removed from the key is removed from the request to the origin as
+//! well. Otherwise the response to one client could depend on it, and would answer all others.
 
 use std::sync::Arc;
 

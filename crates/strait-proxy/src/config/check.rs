@@ -169,7 +169,7 @@ fn unreadable(dir: &Path) -> Option<String> {
     Some(format!("this user cannot read it: {}", std::io::Error::from(denied)))
 }
 
-/// Returns a text for each route whose directory of files lacks the path of the route: all its
+/// Returns a text for each route with files in a directory that lacks the route's path: all its
 /// requests would get 404. Each begins with the key.
 pub(crate) fn missing_paths(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();

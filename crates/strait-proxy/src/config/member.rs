@@ -95,7 +95,7 @@ pub(crate) struct MemberState {
     pub(crate) slow_ejections: AtomicU64,
     /// Requests that were also sent to it because another server was slow.
     pub(crate) hedged: AtomicU64,
-    /// Of these, those that it answered first.
+    /// Number of these requests that it answered first.
     pub(crate) hedges_won: AtomicU64,
     /// Requests that waited for it, and were sent to no other server because of the budget.
     pub(crate) hedges_refused: AtomicU64,

@@ -42,12 +42,13 @@ impl Refusal {
     }
 }
 
-/// Refusals that no line was written about.
+/// Refusals since the last line of each reason.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<[Option<Untold>; Refusal::ALL.len()]>);
+pub(crate) struct Refusals(Mutex<[Option<Count>; Refusal::ALL.len()]>);
 
+/// Refusals of one reason since its last line.
 #[derive(Clone, Copy, Debug)]
-struct Untold {
+struct Count {
     client: IpAddr,
     /// Number of this client's.
     own: u64,
@@ -59,9 +60,9 @@ struct Untold {
 impl Refusals {
     pub(crate) fn note(&self, refusal: Refusal, client: IpAddr, is_stream: bool) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let untold = &mut all[refusal as usize];
-        let untold = untold.get_or_insert(Untold { client, own: 0, others: 0, is_stream });
-        let count = if untold.client == client { &mut untold.own } else { &mut untold.others };
+        let counted = &mut all[refusal as usize];
+        let counted = counted.get_or_insert(Count { client, own: 0, others: 0, is_stream });
+        let count = if counted.client == client { &mut counted.own } else { &mut counted.others };
         *count = count.saturating_add(1);
     }
 
@@ -73,7 +74,7 @@ impl Refusals {
     }
 }
 
-impl Untold {
+impl Count {
     fn line(self, refusal: Refusal) -> String {
         let Self { client, own, others, is_stream } = self;
         let key = refusal.key();

@@ -122,7 +122,7 @@ impl<'b> Route<'b> {
     }
 }
 
-/// Returns the refusal of a request whose host or URI does not fit into a field that rules write.
+/// Returns the refusal of a request with a host or URI too long for a field of the rules.
 fn too_long_to_write() -> Denial {
     Denial {
         status: 414,

@@ -70,7 +70,7 @@ fn run(
     ends: &Receiver<Sender<()>>,
     on_note: &OnNote,
 ) {
-    let mut notices = Notices { on_note: on_note.clone(), outages: HashSet::new(), told: None };
+    let mut notices = Notices { on_note: on_note.clone(), outages: HashSet::new(), refusals_at: None };
     for look in 0.. {
         let end = ends.recv_timeout(EVERY);
         let settings = settings.borrow().clone();
@@ -87,7 +87,7 @@ struct Notices {
     /// Names of the pools without an available server.
     outages: HashSet<Box<str>>,
     /// Look of the last lines about refused clients.
-    told: Option<u64>,
+    refusals_at: Option<u64>,
 }
 
 impl Notices {
@@ -113,12 +113,12 @@ impl Notices {
     }
 
     fn of_refusals(&mut self, look: u64, refusals: &Refusals) {
-        if self.told.is_some_and(|told| look - told < REFUSALS_EVERY) {
+        if self.refusals_at.is_some_and(|last| look - last < REFUSALS_EVERY) {
             return;
         }
         let lines = refusals.take();
         if !lines.is_empty() {
-            self.told = Some(look);
+            self.refusals_at = Some(look);
         }
         for line in &lines {
             (self.on_note)(line);

@@ -48,7 +48,7 @@ fn reason<'a>(account: &Account<'a, '_>) -> Option<&'a str> {
     account.record.why.as_deref().or(cut)
 }
 
-/// Returns the user whose password was verified.
+/// Returns the authenticated user.
 fn user(account: &Account<'_, '_>) -> Option<String> {
     let request = account.request.filter(|_| account.record.is_authenticated)?;
     credentials(request).map(|(user, _)| user)
